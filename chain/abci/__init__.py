@@ -1,0 +1,1 @@
+"""ABCI 2.0 socket server and the application shell."""

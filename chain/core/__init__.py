@@ -1,0 +1,1 @@
+"""The pure state machine: no I/O, clock, randomness, environment or float."""

@@ -1,0 +1,1 @@
+"""The ABI of the system contracts, declared once."""

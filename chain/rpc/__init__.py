@@ -1,0 +1,1 @@
+"""Ethereum JSON-RPC and the web page, read from LMDB snapshots."""

@@ -1,0 +1,1 @@
+"""Interfaces of the system contracts, generated from one declaration, and typed readers."""

@@ -1,0 +1,1 @@
+"""Data availability: bytes in, commitments out."""

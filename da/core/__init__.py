@@ -1,0 +1,1 @@
+"""Pure parts of data availability: codes, trees, blob ids, receipts, certificates."""

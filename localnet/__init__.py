@@ -1,0 +1,1 @@
+"""A devnet on one machine and the demo."""

@@ -1,0 +1,1 @@
+"""Storage nodes, tiers and the client for people."""

@@ -1,0 +1,1 @@
+"""Pure parts of storage: tiers, prices, placement and expiry."""

@@ -1,0 +1,1 @@
+"""The worker: model, inner and outer optimizer, compression, rounds."""

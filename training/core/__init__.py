@@ -1,0 +1,1 @@
+"""Pure parts of training: agreed integer state, codecs, outer step, schedules."""
