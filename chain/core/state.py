@@ -49,7 +49,8 @@ class Overlay:
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None where there is none."""
         if key in self._pending:
-            return self._pending[key]
+            pending: bytes | None = self._pending[key]
+            return pending
         return self._base.get(key)
 
     def set(self, key: bytes, value: bytes) -> None:
