@@ -1,0 +1,63 @@
+# make demo: a devnet, two workers that train one model, a live table, and what the chain says about it.
+# make test: everything the gate asks for. Both set up what is missing first.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast format bench clean distclean
+
+# The first Python 3.11 or newer; `make PYTHON=/path/to/python` overrides.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+VENV_PYTHON := .venv/bin/python
+BIN := .venv/bin
+
+# What pytest is asked to run; `make test TESTS=tests/da` runs one part.
+TESTS ?= tests
+# A person's own text to train on: make demo DATA=file.txt
+DATA ?=
+# Leave the devnet up after the demo: KEEP=1 make demo
+KEEP ?=
+
+help:
+	@echo "make demo        train one model with two workers on a local chain and store, about four minutes"
+	@echo "                 KEEP=1 leaves the devnet up afterwards; DATA=file trains on your own text"
+	@echo "make test        the gate: format, lint, types, layers, generated files, all tests"
+	@echo "make test-fast   only the tests that start no processes"
+	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
+	@echo "make setup       only what the others need: .venv, packages, CometBFT"
+	@echo "make format      format the code and mend what ruff can mend"
+	@echo "make clean       remove caches, the devnet's home and outputs; keep .venv and CometBFT"
+	@echo "make distclean   the same, and .venv and CometBFT too"
+
+setup:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "set-up failed at: find Python"; \
+		echo "  why:  none of python3, python3.11, python3.12, python3.13, python3.14 is 3.11 or newer"; \
+		echo "  next: install Python 3.11 or newer (Debian, Ubuntu: apt-get install python3 python3-venv), or: make PYTHON=/path/to/python"; \
+		exit 1; fi
+	@$(PYTHON) localnet/bootstrap.py
+
+demo: setup
+	@KEEP="$(KEEP)" $(VENV_PYTHON) -m localnet.demo $(if $(DATA),--data "$(DATA)")
+
+test: setup
+	@$(VENV_PYTHON) -m localnet.gate $(TESTS)
+
+test-fast: setup
+	@$(BIN)/pytest -q -m "not integration and not slow" $(TESTS)
+
+format: setup
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+bench: setup
+	@set -e; for file in benchmarks/*.py; do \
+		case "$$file" in */__init__.py|*/results/*) continue;; esac; \
+		name=$$(basename "$$file" .py); echo "== benchmark: $$name"; $(VENV_PYTHON) -m "benchmarks.$$name"; done
+
+clean:
+	@if [ -x $(BIN)/localnet ]; then $(BIN)/localnet down --quiet || true; fi
+	rm -rf .cache/devnet .cache/demo demo-output build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv .cache *.egg-info
