@@ -1,0 +1,79 @@
+"""Benchmark rows: one shape for every benchmark, written as JSON and shown as a table.
+
+A row is ``{"name", "value", "unit", "peer", "peer_value", "ratio", "conditions"}``; ``ratio`` is value over peer, both
+measured in the same invocation. ``write_report("da", rows)`` writes ``benchmarks/results/da.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+"""Where the JSON goes; not in git."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement beside its peer."""
+
+    name: str
+    """What was measured, e.g. ``encode_8_4``."""
+    value: float
+    """Our figure, in ``unit``."""
+    unit: str
+    """Such as ``GB/s`` or ``tx/s``."""
+    peer: str
+    """What it is compared with."""
+    peer_value: float
+    """The peer's figure in the same unit and the same invocation."""
+    conditions: str
+    """Sizes, threads, repetitions: what a reader needs to repeat it."""
+
+    @property
+    def ratio(self) -> float:
+        """Our figure over the peer's; 0 where the peer has none."""
+        return self.value / self.peer_value if self.peer_value else 0.0
+
+
+def write_report(name: str, rows: Sequence[Row]) -> Path:
+    """Write ``rows`` to ``benchmarks/results/<name>.json``, print them as a table and return the path."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps([_as_dict(row) for row in rows], indent=2) + "\n")
+    Console().print(_make_table(name, rows))
+    return path
+
+
+def _as_dict(row: Row) -> dict[str, object]:
+    return {
+        "name": row.name,
+        "value": row.value,
+        "unit": row.unit,
+        "peer": row.peer,
+        "peer_value": row.peer_value,
+        "ratio": row.ratio,
+        "conditions": row.conditions,
+    }
+
+
+def _make_table(name: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=f"benchmark {name}")
+    for heading in ("name", "value", "unit", "peer", "peer value", "ratio", "conditions"):
+        table.add_column(heading, justify="right" if heading in {"value", "peer value", "ratio"} else "left")
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.value:,.4g}",
+            row.unit,
+            row.peer,
+            f"{row.peer_value:,.4g}",
+            f"{row.ratio:.3g}",
+            row.conditions,
+        )
+    return table

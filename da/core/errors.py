@@ -1,0 +1,245 @@
+"""What can go wrong with blobs, one class per reason.
+
+::
+
+    DataAvailabilityError
+    +-- InvalidScheme              k, n, s or a committee size outside the code's limits
+    +-- SingularMatrix             a choice of shards that does not determine the data (never with our matrix)
+    +-- KernelError                the erasure code's arithmetic is missing or wrong on this machine
+    +-- BlobTooLarge               more bytes than the format or the reader allows
+    +-- Malformed                  bytes that are no canonical encoding
+    |   +-- MalformedHeader
+    |   +-- MalformedCertificate
+    |   +-- MalformedReceipt
+    |   +-- MalformedProof
+    |   `-- MalformedMessage       a request or an answer of the node's HTTP API
+    +-- BadProof                   a leaf that is not under the root
+    +-- InvalidCertificate
+    |   +-- WrongGenesis  WrongEpoch  CertificateExpired
+    |   +-- NotEnoughSignatures  DuplicateSeat  UnknownSeat
+    |   `-- ForgedSignature
+    +-- DisperseFailed
+    |   `-- NotEnoughReceipts      names every seat that did not sign, and why
+    `-- RetrieveFailed
+        +-- HeaderUnavailable      names every seat asked
+        +-- NotEnoughShards        names every seat that failed
+        `-- InconsistentBlob       the encoder was wrong: the same verdict for every reader
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DataAvailabilityError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class InvalidScheme(DataAvailabilityError):
+    """A code or a committee outside the limits of the format."""
+
+
+class SingularMatrix(DataAvailabilityError):
+    """The chosen shards do not determine the data."""
+
+
+class KernelError(DataAvailabilityError):
+    """The arithmetic of the erasure code cannot be trusted on this machine."""
+
+
+class BlobTooLarge(DataAvailabilityError):
+    """A blob exceeds a limit in bytes."""
+
+    def __init__(self, *, limit_bytes: int, got_bytes: int) -> None:
+        super().__init__(f"blob of {got_bytes} bytes, at most {limit_bytes} allowed")
+        self.limit_bytes = limit_bytes
+        self.got_bytes = got_bytes
+
+
+class Malformed(DataAvailabilityError):
+    """Bytes that are no canonical encoding of what they claim to be."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{type(self).__name__}: {reason}")
+        self.reason = reason
+
+
+class MalformedHeader(Malformed):
+    """No canonical blob header."""
+
+
+class MalformedCertificate(Malformed):
+    """No canonical certificate."""
+
+
+class MalformedReceipt(Malformed):
+    """No canonical receipt."""
+
+
+class MalformedProof(Malformed):
+    """No canonical Merkle proof."""
+
+
+class MalformedMessage(Malformed):
+    """A request or an answer of the node's HTTP API that says nothing."""
+
+
+class BadProof(DataAvailabilityError):
+    """A leaf is not where its proof says."""
+
+
+class InvalidCertificate(DataAvailabilityError):
+    """A well-formed certificate that certifies nothing here."""
+
+
+class WrongGenesis(InvalidCertificate):
+    """Signed for another chain."""
+
+    def __init__(self, *, expected: bytes, got: bytes) -> None:
+        super().__init__(f"certificate for the chain with genesis {got.hex()}, this is {expected.hex()}")
+        self.expected = expected
+        self.got = got
+
+
+class WrongEpoch(InvalidCertificate):
+    """Signed under another committee."""
+
+    def __init__(self, *, expected: int, got: int) -> None:
+        super().__init__(f"certificate of committee epoch {got}, expected {expected}; disperse again")
+        self.expected = expected
+        self.got = got
+
+
+class CertificateExpired(InvalidCertificate):
+    """The promise ends at or before the present height."""
+
+    def __init__(self, *, expiry: int, height: int) -> None:
+        super().__init__(f"certificate expires at height {expiry}, the chain is at {height}; disperse again")
+        self.expiry = expiry
+        self.height = height
+
+
+class NotEnoughSignatures(InvalidCertificate):
+    """Fewer seats signed than the committee's scheme asks for."""
+
+    def __init__(self, *, expected: int, got: int) -> None:
+        super().__init__(f"{got} signatures, expected at least {expected}")
+        self.expected = expected
+        self.got = got
+
+
+class DuplicateSeat(InvalidCertificate):
+    """One seat is counted twice."""
+
+    def __init__(self, seat: int) -> None:
+        super().__init__(f"seat {seat} signs twice; a seat counts once")
+        self.seat = seat
+
+
+class UnknownSeat(InvalidCertificate):
+    """A seat that the committee does not have."""
+
+    def __init__(self, *, seat: int, num_seats: int) -> None:
+        super().__init__(f"seat {seat} in a committee of {num_seats} seats")
+        self.seat = seat
+        self.num_seats = num_seats
+
+
+class ForgedSignature(InvalidCertificate):
+    """A signature that the seat's key did not make over these terms."""
+
+    def __init__(self, *, seat: int, key: bytes) -> None:
+        super().__init__(f"signature of seat {seat} does not verify under key {key.hex()}")
+        self.seat = seat
+        self.key = key
+
+
+class FaultKind(StrEnum):
+    """What a seat did wrong."""
+
+    UNREACHABLE = "unreachable"
+    """No connection, or it broke off."""
+    TIMEOUT = "timeout"
+    """Nothing within the deadline."""
+    REFUSED = "refused"
+    """An HTTP error, with the node's own words."""
+    BAD_RECEIPT = "bad-receipt"
+    """It signed something else, or not with its key."""
+    BAD_HEADER = "bad-header"
+    """The header it gave does not hash to the blob id."""
+    BAD_SHARD = "bad-shard"
+    """The bytes it gave do not hash to the shard's root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatFault:
+    """Why one seat was of no use."""
+
+    seat: int
+    """Seat index."""
+    url: str
+    """Where it was asked."""
+    kind: FaultKind
+    """What it did."""
+    reason: str
+    """For people, with both values where there are two."""
+
+    def __str__(self) -> str:
+        return f"seat {self.seat} ({self.url}): {self.kind}: {self.reason}"
+
+
+class DisperseFailed(DataAvailabilityError):
+    """Nothing was certified."""
+
+
+class NotEnoughReceipts(DisperseFailed):
+    """Too few seats signed; ``faults`` names each of the others and its reason."""
+
+    def __init__(self, *, expected: int, got: int, faults: tuple[SeatFault, ...]) -> None:
+        super().__init__(
+            f"{got} receipts, expected at least {expected}; nothing is certified, staged shards expire by "
+            f"themselves. {_list_faults(faults)}. Try again when the seats answer"
+        )
+        self.expected = expected
+        self.got = got
+        self.faults = faults
+
+
+class RetrieveFailed(DataAvailabilityError):
+    """A blob could not be read."""
+
+
+class HeaderUnavailable(RetrieveFailed):
+    """No seat gave a header that hashes to the blob id."""
+
+    def __init__(self, *, blob: bytes, faults: tuple[SeatFault, ...]) -> None:
+        super().__init__(f"no seat has the header of blob {blob.hex()}. {_list_faults(faults)}")
+        self.blob = blob
+        self.faults = faults
+
+
+class NotEnoughShards(RetrieveFailed):
+    """Fewer than k good shards were found."""
+
+    def __init__(self, *, blob: bytes, expected: int, got: int, faults: tuple[SeatFault, ...]) -> None:
+        super().__init__(f"blob {blob.hex()}: {got} good shards, expected {expected}. {_list_faults(faults)}")
+        self.blob = blob
+        self.expected = expected
+        self.got = got
+        self.faults = faults
+
+
+class InconsistentBlob(RetrieveFailed):
+    """The shards are under their roots, but are no code word: the encoder lied.
+
+    Every reader gets this verdict, whichever k shards it took; the message holds nothing that depends on them.
+    """
+
+    def __init__(self, *, blob: bytes) -> None:
+        super().__init__(f"blob {blob.hex()} is inconsistent: re-encoding does not give its shard roots")
+        self.blob = blob
+
+
+def _list_faults(faults: tuple[SeatFault, ...]) -> str:
+    return "; ".join(str(fault) for fault in faults) if faults else "No seat reported a fault"

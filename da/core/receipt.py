@@ -1,0 +1,90 @@
+"""A storage node's signed promise to keep one shard (DESIGN 5, *Receipt*).
+
+What is signed is a digest of a fixed layout, so a signature fits one chain, committee, blob, seat, tier and expiry
+and nothing else. A node signs only when the bytes are as durable as the tier promises.
+
+Preimage, big-endian, hashed in the domain ``Tag.RECEIPT``::
+
+    offset  0  32   genesis hash
+           32  u64  committee epoch
+           40  32   blob id
+           72  u64  size of the blob in bytes
+           80  u16  seat
+           82  u8   tier
+           83  u64  expiry height
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from da.core.hashing import HASH_BYTES, Tag, compute_hash
+from da.core.types import ReceiptTerms, ShardIndex
+
+KEY_BYTES = 32
+"""An ed25519 public key."""
+
+SIGNATURE_BYTES = 64
+"""An ed25519 signature."""
+
+ADDRESS_BYTES = 20
+"""A chain address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """One seat's signature under the terms."""
+
+    seat: ShardIndex
+    """Which seat signed; equals the shard it keeps."""
+    key: bytes
+    """Its ed25519 public key, 32 bytes."""
+    signature: bytes
+    """64 bytes over ``compute_receipt_message(terms, seat)``."""
+
+
+def compute_receipt_message(terms: ReceiptTerms, seat: ShardIndex) -> bytes:
+    """Return the 32 bytes that ``seat`` signs under ``terms`` (layout above)."""
+    return compute_hash(
+        Tag.RECEIPT,
+        terms.genesis_hash,
+        terms.epoch.to_bytes(8, "big"),
+        terms.blob,
+        terms.size_bytes.to_bytes(8, "big"),
+        seat.to_bytes(2, "big"),
+        int(terms.tier).to_bytes(1, "big"),
+        terms.expiry.to_bytes(8, "big"),
+    )
+
+
+def key_proof_message(genesis_hash: bytes, operator_address: bytes) -> bytes:
+    """Return the 32 bytes that a node's receipt key signs to register under ``operator_address`` (20 bytes)."""
+    assert len(genesis_hash) == HASH_BYTES
+    assert len(operator_address) == ADDRESS_BYTES
+    return compute_hash(Tag.KEY_PROOF, genesis_hash, operator_address)
+
+
+def is_key_proof_valid(key: bytes, proof: bytes, *, genesis_hash: bytes, operator_address: bytes) -> bool:
+    """Tell whether ``proof`` shows that the operator holds ``key``; total on any bytes."""
+    return is_signature_valid(key, proof, key_proof_message(genesis_hash, operator_address))
+
+
+def is_signature_valid(key: bytes, signature: bytes, message: bytes) -> bool:
+    """Tell whether ``signature`` is ``key``'s ed25519 signature of ``message``; total on any bytes."""
+    if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def is_receipt_valid(receipt: Receipt, terms: ReceiptTerms, *, key: bytes) -> bool:
+    """Tell whether ``receipt`` is the promise of the seat with ``key`` under ``terms``."""
+    return receipt.key == key and is_signature_valid(
+        key, receipt.signature, compute_receipt_message(terms, receipt.seat)
+    )
