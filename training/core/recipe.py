@@ -1,0 +1,280 @@
+"""A recipe: everything that decides a run's numbers, read once from TOML.
+
+The chain keeps the TOML text itself and its keccak-256 as ``recipeDigest``, so two workers with one digest
+train the same model under the same rules (SPEC, *Recipe*).  An unknown key is an error that names the
+nearest known one; every value is checked here, so that nothing below has to.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from typing import Any, TypeVar, get_type_hints
+
+from eth_hash.auto import keccak
+
+from training.core.errors import MissingRecipeKeyError, RecipeSyntaxError, RecipeValueError, UnknownRecipeKeyError
+
+Q15_ONE = 1 << 15
+"""1.0 in the outer optimizer's coefficients: 15 fraction bits keep mu * u under 2^47 in int64."""
+
+MAX_RANK = 4096
+"""Keeps one payload's low-rank sum under 2^26 before its exponent (SPEC, *Bounds*)."""
+
+
+_Section = TypeVar("_Section", "ModelRecipe", "DataRecipe", "InnerRecipe", "CodecRecipe", "RoundsRecipe", "OuterRecipe")
+
+
+class CodecKind(StrEnum):
+    """How an update becomes bytes."""
+
+    LOW_RANK_INT4 = "low_rank_int4"
+    DENSE_INT8 = "dense_int8"
+    DENSE_INT4 = "dense_int4"
+    NONE = "none"
+
+
+class DataSource(StrEnum):
+    """Where the text comes from."""
+
+    PYTHON_STDLIB = "python_stdlib"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRecipe:
+    """A byte-level GPT: RMSNorm, rotary positions, SwiGLU, tied embeddings, no dropout."""
+
+    width: int
+    """Model width, a multiple of ``num_heads``; an even number a head."""
+    num_layers: int
+    """Transformer blocks, from 1."""
+    num_heads: int
+    """Attention heads, from 1."""
+    hidden: int
+    """Width of the SwiGLU layer, from 1."""
+    context: int
+    """Bytes a sample, from 2."""
+
+    def __post_init__(self) -> None:
+        _check("model.num_layers", self.num_layers, 1, 512)
+        _check("model.num_heads", self.num_heads, 1, 512)
+        _check("model.width", self.width, 2, 1 << 16)
+        _check("model.hidden", self.hidden, 1, 1 << 18)
+        _check("model.context", self.context, 2, 1 << 20)
+        if self.width % (2 * self.num_heads) != 0:
+            raise RecipeValueError(
+                "model.width", self.width, f"a multiple of 2 * model.num_heads = {2 * self.num_heads}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRecipe:
+    """The text and its split."""
+
+    source: DataSource = DataSource.PYTHON_STDLIB
+    """The standard library's own source, or a file that each worker names."""
+    held_out_bps: int = 300
+    """Share of the text that is never trained on, in hundredths of a percent, 1..5,000."""
+    eval_windows: int = 64
+    """Held-out samples a loss is taken over, from 1."""
+
+    def __post_init__(self) -> None:
+        _check("data.held_out_bps", self.held_out_bps, 1, 5_000)
+        _check("data.eval_windows", self.eval_windows, 1, 1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerRecipe:
+    """AdamW inside a worker; its learning rate is a pure function of the global step."""
+
+    batch_size: int
+    """Samples a step, from 1."""
+    learning_rate: float
+    """Peak rate, above 0."""
+    final_rate_ratio: float = 0.1
+    """Rate at the last step over the peak (cosine in between), 0..1."""
+    warmup_steps: int = 20
+    """Steps of linear warm-up, from 0."""
+    weight_decay: float = 0.1
+    """Decoupled decay of matrices, from 0."""
+    beta1: float = 0.9
+    """Decay of the first moment, 0..1."""
+    beta2: float = 0.95
+    """Decay of the second moment, 0..1."""
+    clip_norm: float = 1.0
+    """Gradient norm above which a step's gradient is scaled down, above 0."""
+
+    def __post_init__(self) -> None:
+        _check("inner.batch_size", self.batch_size, 1, 1 << 20)
+        _check("inner.warmup_steps", self.warmup_steps, 0, 1 << 40)
+        _check_real("inner.learning_rate", self.learning_rate, 0.0, 10.0, is_open=True)
+        _check_real("inner.final_rate_ratio", self.final_rate_ratio, 0.0, 1.0)
+        _check_real("inner.weight_decay", self.weight_decay, 0.0, 10.0)
+        _check_real("inner.beta1", self.beta1, 0.0, 0.99999)
+        _check_real("inner.beta2", self.beta2, 0.0, 0.99999)
+        _check_real("inner.clip_norm", self.clip_norm, 0.0, 1e9, is_open=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecRecipe:
+    """How updates are compressed."""
+
+    kind: CodecKind = CodecKind.LOW_RANK_INT4
+    """Codec of the run."""
+    rank: int = 16
+    """r at the first round, 1..4096; the chain's rank decides later. Only low rank reads it."""
+
+    def __post_init__(self) -> None:
+        _check("codec.rank", self.rank, 1, MAX_RANK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsRecipe:
+    """The outer loop's shape; the same numbers stand in the chain's RunParams."""
+
+    num_fragments: int
+    """F: each round exchanges one of F groups of tensors, 1..256."""
+    overlap: int
+    """d: 0 synchronous, 1 one round late."""
+    local_steps: int
+    """H: inner steps between two exchanges of the same tensor, from F."""
+    num_rounds: int
+    """Rounds before the F flush rounds, from 1."""
+
+    def __post_init__(self) -> None:
+        _check("rounds.num_fragments", self.num_fragments, 1, 256)
+        _check("rounds.overlap", self.overlap, 0, 1)
+        _check("rounds.local_steps", self.local_steps, 1, 1 << 20)
+        _check("rounds.num_rounds", self.num_rounds, 1, 1 << 32)
+        if self.local_steps < self.num_fragments:
+            raise RecipeValueError(
+                "rounds.local_steps", self.local_steps, f"at least rounds.num_fragments = {self.num_fragments}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterRecipe:
+    """Nesterov momentum on the agreed state, linear from start to end over the rounds, in units of 2^-15."""
+
+    momentum_start_q15: int = 0
+    """mu at round 0, 0..32767: from scratch momentum hurts early (TRAINING, *What we found*)."""
+    momentum_end_q15: int = 29491
+    """mu at the last round, 0..32767; 29491 is 0.9."""
+    rate_start_q15: int = 32768
+    """eta at round 0, 1..65536; 32768 is 1."""
+    rate_end_q15: int = 22938
+    """eta at the last round, 1..65536; 22938 is 0.7."""
+
+    def __post_init__(self) -> None:
+        _check("outer.momentum_start_q15", self.momentum_start_q15, 0, Q15_ONE - 1)
+        _check("outer.momentum_end_q15", self.momentum_end_q15, 0, Q15_ONE - 1)
+        _check("outer.rate_start_q15", self.rate_start_q15, 1, 2 * Q15_ONE)
+        _check("outer.rate_end_q15", self.rate_end_q15, 1, 2 * Q15_ONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that decides a run's numbers."""
+
+    name: str
+    """For people, 1..64 characters."""
+    seed: int
+    """Root of all randomness of the run, 0..2^63-1."""
+    model: ModelRecipe
+    """Architecture."""
+    data: DataRecipe
+    """Text."""
+    inner: InnerRecipe
+    """Inner optimizer."""
+    codec: CodecRecipe
+    """Compression."""
+    rounds: RoundsRecipe
+    """Outer loop."""
+    outer: OuterRecipe
+    """Outer optimizer."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= 64:
+            raise RecipeValueError("name", self.name, "1 to 64 characters")
+        _check("seed", self.seed, 0, (1 << 63) - 1)
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Read a recipe from TOML text.
+
+    Raises one of the `RecipeError` classes, naming the key, what it is and what was expected.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeSyntaxError(str(error)) from error
+    _refuse_unknown("", table, {field.name for field in fields(Recipe)})
+    return Recipe(
+        name=_scalar("name", table, str),
+        seed=_scalar("seed", table, int),
+        model=_section(ModelRecipe, "model", table),
+        data=_section(DataRecipe, "data", table),
+        inner=_section(InnerRecipe, "inner", table),
+        codec=_section(CodecRecipe, "codec", table),
+        rounds=_section(RoundsRecipe, "rounds", table),
+        outer=_section(OuterRecipe, "outer", table),
+    )
+
+
+def compute_recipe_digest(text: str) -> bytes:
+    """Return keccak-256 of the TOML text in UTF-8: 32 bytes, the chain's ``recipeDigest``."""
+    return bytes(keccak(text.encode()))
+
+
+def _section(kind: type[_Section], name: str, table: Mapping[str, Any]) -> _Section:
+    """Build one section's dataclass from its table; a section whose fields all have defaults may be absent."""
+    section = table.get(name, {})
+    if not isinstance(section, dict):
+        raise RecipeValueError(name, section, "a table")
+    _refuse_unknown(f"{name}.", section, {field.name for field in fields(kind)})
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name in section or field.default is MISSING:
+            values[field.name] = _scalar(f"{name}.{field.name}", section, hints[field.name])
+    return kind(**values)
+
+
+def _scalar(key: str, table: Mapping[str, Any], kind: type) -> Any:
+    """Return one value of exactly the type asked for (an integer also serves as a real)."""
+    name = key.rpartition(".")[2]
+    if name not in table:
+        raise MissingRecipeKeyError(key)
+    value = table[name]
+    if issubclass(kind, StrEnum):
+        if value not in [choice.value for choice in kind]:
+            raise RecipeValueError(key, value, "one of " + ", ".join(choice.value for choice in kind))
+        return kind(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise RecipeValueError(key, value, f"a value of type {kind.__name__}")
+    return value
+
+
+def _refuse_unknown(prefix: str, table: Mapping[str, Any], known: set[str]) -> None:
+    """Raise for the first key that nothing reads."""
+    for key in sorted(set(table) - known):
+        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)
+        raise UnknownRecipeKeyError(prefix + key, prefix + near[0] if near else None)
+
+
+def _check(key: str, value: int, minimum: int, maximum: int) -> None:
+    """Raise unless an integer lies in its closed range."""
+    if not minimum <= value <= maximum:
+        raise RecipeValueError(key, value, f"{minimum}..{maximum}")
+
+
+def _check_real(key: str, value: float, minimum: float, maximum: float, *, is_open: bool = False) -> None:
+    """Raise unless a real lies in its range; NaN never does."""
+    if not (minimum <= value <= maximum) or (is_open and value <= minimum):
+        raise RecipeValueError(key, value, f"{'above ' if is_open else 'from '}{minimum} to {maximum}")

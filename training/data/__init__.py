@@ -1,0 +1,1 @@
+"""Text: where it comes from and which bytes are held out."""

@@ -1,0 +1,1 @@
+"""Models by name: what a recipe's ``[model]`` builds."""

@@ -1,0 +1,1 @@
+"""Recipes that are shipped: ``demo`` (minutes on two cores) and ``tiny`` (seconds, for tests)."""
