@@ -1,0 +1,100 @@
+"""Expected failures of a devnet.
+
+LocalnetError
+├── NoFreePort            no port in the range could be bound
+├── ChildExited           a process that should be up has ended
+├── NotReadyInTime        a condition did not come true before its deadline
+├── DevnetAlreadyUp       another supervisor holds the home
+├── DevnetNotUp           nothing to stop, ask or fund
+├── BadDevnetRecord       devnet.json cannot be read
+└── StepFailed            a step of the demo failed, with the tail of its log
+Stopped                   a person asked to stop (Ctrl-C): not a failure
+"""
+
+from __future__ import annotations
+
+
+class LocalnetError(Exception):
+    """Something a person can mend; the message says what, why and what next."""
+
+
+class Stopped(Exception):
+    """A person asked to stop."""
+
+
+class NoFreePort(LocalnetError):
+    """No port in the range could be bound."""
+
+    def __init__(self, host: str, first: int, last: int) -> None:
+        """Keep the range."""
+        super().__init__(f"no free port on {host} from {first} to {last}; choose another with --rpc-port")
+        self.host = host
+        self.first = first
+        self.last = last
+
+
+class ChildExited(LocalnetError):
+    """A process that should be up has ended."""
+
+    def __init__(self, name: str, exit_code: int, log: str, tail: str) -> None:
+        """Keep the name, the code and the end of the log."""
+        how = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+        super().__init__(f"{name} {how}; its log is {log}, which ends:\n{_indent(tail)}")
+        self.name = name
+        self.exit_code = exit_code
+        self.log = log
+        self.tail = tail
+
+
+class NotReadyInTime(LocalnetError):
+    """A condition did not come true before its deadline."""
+
+    def __init__(self, what: str, deadline_seconds: float, last: str = "") -> None:
+        """Keep what was waited for and what was seen last."""
+        seen = f"; seen last: {last}" if last else ""
+        super().__init__(f"waited {deadline_seconds:.0f} s for {what}{seen}")
+        self.what = what
+        self.deadline_seconds = deadline_seconds
+
+
+class DevnetAlreadyUp(LocalnetError):
+    """Another supervisor holds the home."""
+
+    def __init__(self, home: str, pid: int) -> None:
+        """Keep the home and the supervisor's pid."""
+        super().__init__(f"a devnet is already up in {home} (process {pid}); stop it with: localnet down --home {home}")
+        self.home = home
+        self.pid = pid
+
+
+class DevnetNotUp(LocalnetError):
+    """Nothing to stop, ask or fund."""
+
+    def __init__(self, home: str) -> None:
+        """Keep the home."""
+        super().__init__(f"no devnet is up in {home}; start one with: localnet up --detach --home {home}")
+        self.home = home
+
+
+class BadDevnetRecord(LocalnetError):
+    """devnet.json cannot be read."""
+
+    def __init__(self, path: str, why: str) -> None:
+        """Keep the path and the reason."""
+        super().__init__(f"{path} cannot be read: {why}; remove it if no devnet is up")
+        self.path = path
+
+
+class StepFailed(LocalnetError):
+    """A step of the demo failed."""
+
+    def __init__(self, step: str, why: str, next_step: str, tail: str = "") -> None:
+        """Keep the parts; the end of the log comes last, indented."""
+        log = f"\n  log:\n{_indent(tail)}" if tail else ""
+        super().__init__(f"failed at: {step}\n  why:  {why}\n  next: {next_step}{log}")
+        self.step = step
+        self.why = why
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
