@@ -1,0 +1,1 @@
+"""Typed readers, senders and keys for the system contracts; no import of the node."""

@@ -1,0 +1,184 @@
+"""``ChainClient``: a thread-safe reader of the chain over JSON-RPC, with failover between URLs.
+
+Typed views stand under ``training``, ``storage`` and ``staking``.  Every call has a deadline; every byte is
+counted at the socket; a custom error becomes a ``ContractError`` with its values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contracts.bindings.addresses import ADDRESSES
+from contracts.bindings.encoding import Event, decode_error, decode_log, decode_output, encode_call, topic_of
+from contracts.bindings.errors import BindingError, ContractError, RpcError, WrongChain
+from contracts.bindings.readers import StakingReader, StorageReader, TrainingReader
+from contracts.bindings.transport import Endpoint, Transport
+
+REVERT_CODE = 3
+"""JSON-RPC error code of a revert with data (geth)."""
+_COMPARE_SECONDS = 2.0
+"""How often the heights of several URLs are compared."""
+_LAG_BLOCKS = 3
+"""A URL that is further behind than this is passed over."""
+
+
+class ChainClient:
+    """Reads the chain through the first URL that answers and does not lag."""
+
+    def __init__(self, urls: Sequence[str], *, timeout_seconds: float = 5.0) -> None:
+        """Name one or several URLs of the same chain; nothing is connected yet."""
+        self._transport = Transport(urls, timeout_seconds=timeout_seconds)
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._chain_id: int | None = None
+        self._genesis_hash: bytes | None = None
+        self._checked: set[str] = set()
+        self._compared_at = time.monotonic()
+        self.training = TrainingReader(self.read)
+        self.storage = StorageReader(self.read)
+        self.staking = StakingReader(self.read)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes written to sockets so far."""
+        return self._transport.count.sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes read from sockets so far."""
+        return self._transport.count.received
+
+    def height(self) -> int:
+        """Return the newest complete block; with several URLs, of the one that is furthest."""
+        self._compare_heights()
+        answer, endpoint = self._ask([("eth_blockNumber", ())])
+        height = int(_result(answer[0]), 16)
+        endpoint.height = max(endpoint.height, height)
+        return height
+
+    def chain_id(self) -> int:
+        """Return the EVM chain id."""
+        if self._chain_id is None:
+            self._chain_id = int(self.request("eth_chainId"), 16)
+        return self._chain_id
+
+    def genesis_hash(self) -> bytes:
+        """Return the 32 bytes that receipts and key proofs are bound to."""
+        if self._genesis_hash is None:
+            self._genesis_hash = self.storage.genesis_hash()
+        return self._genesis_hash
+
+    def balance(self, address: str) -> int:
+        """Return a balance in wei."""
+        return int(self.request("eth_getBalance", address, "latest"), 16)
+
+    def nonce(self, address: str, *, is_pending: bool = False) -> int:
+        """Return the count of executed transactions; pending: the next free nonce, counting the queue."""
+        return int(self.request("eth_getTransactionCount", address, "pending" if is_pending else "latest"), 16)
+
+    def read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
+        """Call a view by its ABI name and decode what it returns."""
+        call = {"to": ADDRESSES[contract], "data": "0x" + encode_call(contract, function, arguments).hex()}
+        return decode_output(contract, function, bytes.fromhex(self.request("eth_call", call, "latest")[2:]))
+
+    def events(
+        self, contract: str, names: Sequence[str], *, from_height: int, to_height: int, topics: Sequence[bytes] = ()
+    ) -> tuple[Event, ...]:
+        """Return the named events of a span of blocks, both ends included; ``topics``: the indexed values wanted."""
+        wanted = {
+            "address": ADDRESSES[contract],
+            "fromBlock": hex(from_height),
+            "toBlock": hex(to_height),
+            "topics": [
+                ["0x" + topic_of(contract, name).hex() for name in names],
+                *("0x" + topic.rjust(32, b"\0").hex() for topic in topics),
+            ],
+        }
+        decoded = (decode_log(log) for log in self.request("eth_getLogs", wanted))
+        return tuple(event for event in decoded if event is not None)
+
+    def request(self, method: str, *params: Any) -> Any:
+        """Call any JSON-RPC method and return its result, or raise ContractError or RpcError."""
+        answer, _ = self._ask([(method, params)])
+        return _result(answer[0])
+
+    def batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+        """Call several methods in one request; the node answers them in order; the first error is raised."""
+        answers, _ = self._ask(calls)
+        return [_result(answer) for answer in answers]
+
+    def is_reachable(self) -> bool:
+        """Say whether any URL answers now."""
+        try:
+            self.request("eth_chainId")
+        except BindingError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close idle connections; the client may still be used."""
+        self._transport.close()
+
+    def _ask(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> tuple[list[Mapping[str, Any]], Endpoint]:
+        bodies = [
+            {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
+            for method, params in calls
+        ]
+        answer, endpoint = self._transport.post(bodies if len(bodies) > 1 else bodies[0])
+        self._check_chain(endpoint)
+        answers: list[Mapping[str, Any]] = answer if isinstance(answer, list) else [answer]
+        if len(answers) != len(bodies):  # a refused batch is answered by one error
+            _result(answers[0])
+            raise RpcError(-32603, f"batch of {len(bodies)} got {len(answers)} answers")
+        return sorted(answers, key=lambda item: int(item["id"] or 0)), endpoint
+
+    def _check_chain(self, endpoint: Endpoint) -> None:
+        if endpoint.url in self._checked or len(self._transport.endpoints) == 1:
+            return
+        answer = self._transport.post_to(endpoint, {"jsonrpc": "2.0", "id": 0, "method": "eth_chainId", "params": []})
+        if answer is None:
+            return
+        got = int(_result(answer), 16)
+        with self._lock:
+            if self._chain_id is None:
+                self._chain_id = got
+            expected = self._chain_id
+        if got != expected:
+            raise WrongChain(endpoint.url, expected, got)
+        self._checked.add(endpoint.url)
+
+    def _compare_heights(self) -> None:
+        endpoints = self._transport.endpoints
+        with self._lock:
+            if len(endpoints) == 1 or time.monotonic() < self._compared_at + _COMPARE_SECONDS:
+                return
+            self._compared_at = time.monotonic()
+        body = {"jsonrpc": "2.0", "id": 0, "method": "eth_blockNumber", "params": []}
+        heights = {}
+        for index, endpoint in enumerate(endpoints):
+            if not self._transport.is_available(endpoint):
+                continue
+            answer = self._transport.post_to(endpoint, body)
+            if answer is not None and "result" in answer:
+                heights[index] = endpoint.height = int(answer["result"], 16)
+        if heights:
+            highest = max(heights.values())
+            good = [index for index, height in heights.items() if height >= highest - _LAG_BLOCKS]
+            self._transport.prefer(endpoints[good[0]])
+
+
+def _result(answer: Mapping[str, Any]) -> Any:
+    """Return the result, or raise what the error says."""
+    error = answer.get("error")
+    if error is None:
+        return answer.get("result")
+    data = error.get("data")
+    if error["code"] == REVERT_CODE and isinstance(data, str):
+        known: ContractError | None = decode_error(bytes.fromhex(data[2:]))
+        if known is not None:
+            raise known
+    raise RpcError(error["code"], error["message"], data)

@@ -1,0 +1,153 @@
+"""Why a call or a transaction did not do what was asked, for people and for programs.
+
+BindingError
+├── ChainUnreachable        no URL answered in time
+├── WrongChain              a URL serves another chain than the first one did
+├── RpcError                the node answered with an error that is no custom error
+│   ├── NonceTaken          another transaction of the key has the nonce: sign again
+│   └── TransactionRefused  the node won't take the transaction as it is
+├── ContractError           a custom error of a system contract, by name and with its values
+├── TransactionFailed       mined, but failed without a custom error (out of gas)
+├── DeadlinePassed          not mined in time; the hash says what to ask for later
+└── KeyFileError            a key file is missing, unreadable or malformed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NEXT_STEPS: Mapping[str, str] = {
+    "UnknownRun": "list the runs with `trainer run list`",
+    "UnknownRound": "ask run() for numOpened",
+    "UnknownVersion": "ask run() for headVersion",
+    "NotOwner": "sign with the owner's key",
+    "NotMember": "join the run first with `trainer join`",
+    "NotEligible": "send ready() and wait for the next opening",
+    "NotAllowed": "ask the run's owner for allow(run, [your address], true)",
+    "AlreadyMember": "leave first, or use another key",
+    "RunFull": "wait until a member leaves, or choose another run",
+    "WrongRunState": "wait until the run is in the expected state",
+    "WrongRoundState": "ask round() and act in the expected state",
+    "RecipeMismatch": "fetch the recipe again with recipe(run)",
+    "BondTooSmall": "send at least the expected bond",
+    "BondLocked": "wait until the height is reached",
+    "RejoinTooEarly": "wait until the height is reached",
+    "StaleBase": "apply the settled rounds up to the expected root, then train the round again",
+    "UnknownRoot": "catch up to the newest settled round and show its root",
+    "AlreadyCommitted": "ask update(run, round, you): the first update stands",
+    "AlreadyVoted": "nothing to do: the first vote stands",
+    "EscrowTooSmall": "fund(run) with the difference",
+    "NotCheckpointVersion": "upload at a multiple of the interval",
+    "PartAlreadyStored": "nothing to do: the part is there",
+    "NotYourPart": "wait for the grace blocks, then any member may upload it",
+    "NotEnoughSignatures": "collect receipts from more seats",
+    "WrongEpoch": "ask committee(epoch()) and disperse again",
+    "CertificateExpired": "disperse again with a later expiry",
+    "LeaseTooShort": "take at least the minimum of blocks",
+    "LeaseTooLong": "take at most the maximum of blocks",
+    "FeeTooSmall": "send what quote() says",
+    "InsufficientBond": "ask bondOf(you)",
+    "NothingUnlocked": "wait until the height is reached",
+}
+"""Custom error -> what to do next; errors without an entry say all in their values."""
+
+
+class BindingError(Exception):
+    """Root of what contracts.bindings raises."""
+
+
+class ChainUnreachable(BindingError):
+    """No URL gave an answer."""
+
+    def __init__(self, reasons: Sequence[tuple[str, str]]) -> None:
+        """Keep (url, reason) of each."""
+        listed = "; ".join(f"{url}: {reason}" for url, reason in reasons)
+        super().__init__(
+            f"no chain URL answered ({listed}); check that `chain-node start` runs and the address is right"
+        )
+        self.reasons = tuple(reasons)
+
+
+class WrongChain(BindingError):
+    """URLs that belong to different chains were mixed."""
+
+    def __init__(self, url: str, expected: int, got: int) -> None:
+        """Keep both chain ids."""
+        super().__init__(f"{url} serves chain id {got}, expected {expected}; name only URLs of one chain")
+        self.url = url
+        self.expected = expected
+        self.got = got
+
+
+class RpcError(BindingError):
+    """A JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        """Keep the three members of the error object."""
+        super().__init__(f"{message} (code {code})")
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class NonceTaken(RpcError):
+    """The nonce belongs to another transaction; this one can't land any more, so signing again is safe."""
+
+
+class TransactionRefused(RpcError):
+    """The node refused the transaction before it entered the queue."""
+
+
+class ContractError(BindingError):
+    """A custom error raised by a system contract."""
+
+    def __init__(self, name: str, fields: Mapping[str, Any], text: str) -> None:
+        """Keep the error's name, its values by snake_case name, and the whole text."""
+        super().__init__(text)
+        self.name = name
+        self.fields = dict(fields)
+        self.text = text
+
+
+class TransactionFailed(BindingError):
+    """A mined transaction failed without a custom error."""
+
+    def __init__(self, transaction_hash: bytes, height: int, reason: str) -> None:
+        """Keep where it failed and the node's one line."""
+        super().__init__(
+            f"transaction 0x{transaction_hash.hex()} failed in block {height}: {reason or 'no reason given'}; "
+            "simulate it with eth_call, or raise its gas limit"
+        )
+        self.transaction_hash = transaction_hash
+        self.height = height
+        self.reason = reason
+
+
+class DeadlinePassed(BindingError):
+    """A transaction was not seen in a block in time; it may still land."""
+
+    def __init__(self, transaction_hash: bytes, waited_seconds: float) -> None:
+        """Keep the hash to ask for."""
+        super().__init__(
+            f"transaction 0x{transaction_hash.hex()} is in no block after {waited_seconds:.0f} s; "
+            "it may still land: wait for the same hash, don't send another"
+        )
+        self.transaction_hash = transaction_hash
+        self.waited_seconds = waited_seconds
+
+
+class KeyFileError(BindingError):
+    """A key file can't be used."""
+
+
+def describe_error(name: str, fields: Mapping[str, Any]) -> str:
+    """Write a custom error with all its values and the next step."""
+    values = ", ".join(f"{key} {_shown(value)}" for key, value in fields.items())
+    text = f"{name}: {values}" if values else name
+    step = NEXT_STEPS.get(name)
+    return f"{text}; next: {step}" if step else text
+
+
+def _shown(value: Any) -> str:
+    return "0x" + value.hex() if isinstance(value, bytes) else str(value)

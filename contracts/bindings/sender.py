@@ -1,0 +1,279 @@
+"""``Sender``: one key's transactions, each landing once.
+
+The nonce is kept locally and fetched anew when another process has used it.  Time-outs and "already known" never
+lead to a second transaction: the hash is asked for, the same bytes are sent again, and only when the chain has
+executed another transaction with the nonce (so ours can't land any more) is a new one signed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import rlp  # type: ignore[import-untyped]
+from eth_account import Account
+from eth_hash.auto import keccak
+
+from contracts.bindings.addresses import ADDRESSES
+from contracts.bindings.client import ChainClient
+from contracts.bindings.encoding import Event, decode_error, decode_log, encode_call
+from contracts.bindings.errors import (
+    ChainUnreachable,
+    DeadlinePassed,
+    NonceTaken,
+    RpcError,
+    TransactionFailed,
+    TransactionRefused,
+)
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.1
+"""Between two looks for a receipt: a third of a devnet block."""
+_REBROADCAST_SECONDS = 3.0
+"""After this long without a receipt the same bytes are sent again: a node may have restarted."""
+_FEE_SECONDS = 30.0
+"""How long fetched fees are used."""
+_GAS_MARGIN_PERCENT = 130
+"""Of the estimate: the state may move before the transaction runs."""
+_TRANSFER_GAS = 21_000
+"""Intrinsic gas of a plain transfer (yellow paper, appendix G)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A transaction that succeeded."""
+
+    transaction_hash: bytes
+    height: int
+    gas_used: int
+    fee: int
+    """Wei."""
+    events: tuple[Event, ...]
+    """In order, those of the system contracts."""
+
+    def event(self, name: str) -> Event:
+        """Return the first event of a name, or raise KeyError."""
+        for event in self.events:
+            if event.name == name:
+                return event
+        raise KeyError(f"no event {name} among {[event.name for event in self.events]}")
+
+
+class Sender:
+    """Signs, broadcasts and waits for one key; threads may share it."""
+
+    def __init__(self, client: ChainClient, private_key: bytes) -> None:
+        """Nothing is asked of the chain yet."""
+        self._client = client
+        self._account = Account.from_key(private_key)
+        self.address: str = self._account.address
+        self._lock = threading.Lock()
+        self._next_nonce: int | None = None
+        self._reserved: set[int] = set()
+        self._fees: tuple[int, int] | None = None
+        self._fees_at = 0.0
+
+    def send(
+        self,
+        contract: str,
+        function: str,
+        *args: Any,
+        value: int = 0,
+        gas: int | None = None,
+        deadline_seconds: float = 30,
+    ) -> Outcome:
+        """Sign, broadcast and wait; raise ContractError before anything is paid where the call would fail."""
+        data = encode_call(contract, function, args)
+        return self._send(ADDRESSES[contract], data, value, gas, deadline_seconds)
+
+    def transfer(self, to: str, amount: int, *, deadline_seconds: float = 30) -> Outcome:
+        """Move wei to an address and wait."""
+        return self._send(to, b"", amount, _TRANSFER_GAS, deadline_seconds)
+
+    def sign(self, contract: str, function: str, *args: Any, value: int = 0, gas: int | None = None) -> bytes:
+        """Reserve the next nonce and return the raw transaction; broadcast it, or call ``forget``."""
+        data = encode_call(contract, function, args)
+        limit = gas if gas is not None else self._estimate(ADDRESSES[contract], data, value)
+        return self._sign(ADDRESSES[contract], data, value, limit)
+
+    def broadcast(self, raw: bytes) -> bytes:
+        """Hand the bytes to the chain and return their hash; the chain knowing them already is success.
+
+        Raises NonceTaken (sign again), TransactionRefused, or ChainUnreachable (they may have arrived: ``wait``).
+        """
+        transaction_hash = keccak(raw)
+        try:
+            self._client.request("eth_sendRawTransaction", "0x" + raw.hex())
+        except RpcError as e:
+            if "already known" in e.message:
+                return transaction_hash
+            if _is_nonce_conflict(e.message):
+                if self._is_known(transaction_hash):
+                    return transaction_hash
+                self.forget(raw)
+                raise NonceTaken(e.code, e.message, e.data) from e
+            self.forget(raw)
+            raise TransactionRefused(e.code, f"{e.message}{_advice(e.message, self.address)}", e.data) from e
+        return transaction_hash
+
+    def wait(self, transaction_hash: bytes, deadline_seconds: float = 30, *, raw: bytes | None = None) -> Outcome:
+        """Wait for the receipt; with ``raw``, send the same bytes again now and then.
+
+        Raises ContractError or TransactionFailed (mined but failed), NonceTaken (another transaction has the
+        nonce, so this one can't land), or DeadlinePassed.
+        """
+        started = time.monotonic()
+        rebroadcast_at = started + _REBROADCAST_SECONDS
+        nonce = _nonce_of(raw) if raw is not None else None
+        while True:
+            try:
+                count, receipt = self._look(transaction_hash)
+                if receipt is not None:
+                    return self._outcome(transaction_hash, receipt)
+                if nonce is not None and count > nonce:
+                    self._release(nonce)
+                    raise NonceTaken(-32000, f"nonce {nonce} was used by another transaction, next is {count}")
+                if raw is not None and time.monotonic() >= rebroadcast_at:
+                    rebroadcast_at = time.monotonic() + _REBROADCAST_SECONDS
+                    self._broadcast_again(raw)
+            except ChainUnreachable as e:
+                if time.monotonic() - started >= deadline_seconds:
+                    raise DeadlinePassed(transaction_hash, deadline_seconds) from e
+            if time.monotonic() - started >= deadline_seconds:
+                raise DeadlinePassed(transaction_hash, deadline_seconds)
+            time.sleep(_POLL_SECONDS)
+
+    def forget(self, raw: bytes) -> None:
+        """Give back the nonce of signed bytes that never will be broadcast."""
+        self._release(_nonce_of(raw))
+        with self._lock:
+            self._next_nonce = None
+
+    def _send(self, to: str, data: bytes, value: int, gas: int | None, deadline_seconds: float) -> Outcome:
+        deadline = time.monotonic() + deadline_seconds
+        limit = gas if gas is not None else _until(deadline, lambda: self._estimate(to, data, value))
+        while True:
+            raw = _until(deadline, lambda: self._sign(to, data, value, limit))
+            transaction_hash = keccak(raw)
+            try:
+                with contextlib.suppress(ChainUnreachable):  # it may have arrived all the same: ask by hash
+                    self.broadcast(raw)
+                return self.wait(transaction_hash, max(0.0, deadline - time.monotonic()), raw=raw)
+            except NonceTaken:
+                if time.monotonic() >= deadline:
+                    raise
+                with self._lock:
+                    self._next_nonce = None
+
+    def _sign(self, to: str, data: bytes, value: int, gas: int) -> bytes:
+        max_fee, tip = self._get_fees()
+        chain_id = self._client.chain_id()
+        nonce = self._reserve()
+        signed = self._account.sign_transaction(
+            {
+                "type": 2,
+                "chainId": chain_id,
+                "nonce": nonce,
+                "to": to,
+                "value": value,
+                "data": data,
+                "gas": gas,
+                "maxFeePerGas": max_fee,
+                "maxPriorityFeePerGas": tip,
+            }
+        )
+        return bytes(signed.raw_transaction)
+
+    def _reserve(self) -> int:
+        with self._lock:
+            if self._next_nonce is None:
+                self._next_nonce = self._client.nonce(self.address, is_pending=True)
+            while self._next_nonce in self._reserved:
+                self._next_nonce += 1
+            nonce = self._next_nonce
+            self._reserved.add(nonce)
+            self._next_nonce += 1
+            return nonce
+
+    def _release(self, nonce: int) -> None:
+        with self._lock:
+            self._reserved.discard(nonce)
+
+    def _estimate(self, to: str, data: bytes, value: int) -> int:
+        call = {"from": self.address, "to": to, "data": "0x" + data.hex(), "value": hex(value)}
+        return int(self._client.request("eth_estimateGas", call), 16) * _GAS_MARGIN_PERCENT // 100
+
+    def _get_fees(self) -> tuple[int, int]:
+        if self._fees is None or time.monotonic() > self._fees_at + _FEE_SECONDS:
+            block, tip_text = self._client.batch(
+                [("eth_getBlockByNumber", ("latest", False)), ("eth_maxPriorityFeePerGas", ())]
+            )
+            tip = int(tip_text, 16)
+            self._fees = (2 * int(block["baseFeePerGas"], 16) + tip, tip)
+            self._fees_at = time.monotonic()
+        return self._fees
+
+    def _look(self, transaction_hash: bytes) -> tuple[int, dict[str, Any] | None]:
+        # The count comes first: where it is past our nonce, a receipt of ours would be there already.
+        count, receipt = self._client.batch(
+            [
+                ("eth_getTransactionCount", (self.address, "latest")),
+                ("eth_getTransactionReceipt", ("0x" + transaction_hash.hex(),)),
+            ]
+        )
+        return int(count, 16), receipt
+
+    def _is_known(self, transaction_hash: bytes) -> bool:
+        return self._client.request("eth_getTransactionByHash", "0x" + transaction_hash.hex()) is not None
+
+    def _broadcast_again(self, raw: bytes) -> None:
+        with contextlib.suppress(RpcError):  # known, mined or overtaken: the next look says which
+            self._client.request("eth_sendRawTransaction", "0x" + raw.hex())
+
+    def _outcome(self, transaction_hash: bytes, receipt: dict[str, Any]) -> Outcome:
+        height, gas_used = int(receipt["blockNumber"], 16), int(receipt["gasUsed"], 16)
+        if int(receipt["status"], 16) == 0:
+            data = bytes.fromhex(receipt.get("revertReason", "0x")[2:])
+            known = decode_error(data)
+            if known is not None:
+                raise known
+            raise TransactionFailed(transaction_hash, height, receipt.get("error", ""))
+        decoded = (decode_log(log) for log in receipt["logs"])
+        return Outcome(
+            transaction_hash=transaction_hash,
+            height=height,
+            gas_used=gas_used,
+            fee=gas_used * int(receipt["effectiveGasPrice"], 16),
+            events=tuple(event for event in decoded if event is not None),
+        )
+
+
+def _until(deadline: float, attempt: Callable[[], T]) -> T:
+    """Try until an answer comes or the deadline (monotonic seconds) is past."""
+    while True:
+        try:
+            return attempt()
+        except ChainUnreachable:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+
+
+def _nonce_of(raw: bytes) -> int:
+    """Read the nonce of a raw transaction, type 2 or legacy."""
+    items = rlp.decode(raw[1:]) if raw[0] < 0xC0 else rlp.decode(raw)
+    return int.from_bytes(items[1] if raw[0] < 0xC0 else items[0], "big")
+
+
+def _is_nonce_conflict(message: str) -> bool:
+    lowered = message.lower()
+    return "nonce too low" in lowered or "replacement transaction" in lowered
+
+
+def _advice(message: str, address: str) -> str:
+    return f"; next: fund {address}" if "insufficient" in message.lower() else ""

@@ -1,0 +1,235 @@
+"""JSON-RPC over HTTP to one of several URLs, with every byte counted at the socket.
+
+Connections are kept alive and shared between threads.  A URL that fails is set aside for a while (doubling up
+to a bound) and the next one is asked; with several URLs the heights are compared now and then, so that one that
+lags is passed over.  For https the counted bytes are those inside TLS.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from contracts.bindings.errors import ChainUnreachable
+
+MAX_ANSWER_BYTES = 64 << 20
+"""Longest answer that is read; the largest honest one is a page of logs."""
+_FIRST_BACKOFF_SECONDS = 0.5
+_LAST_BACKOFF_SECONDS = 15.0
+"""A URL that failed is asked again after 0.5 s, 1 s, ... 15 s, or at once when no other answers."""
+_MAX_IDLE_CONNECTIONS = 8
+"""Kept alive per URL."""
+
+
+class ByteCount:
+    """Bytes that went over sockets, shared by threads."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._lock = threading.Lock()
+        self.sent = 0
+        self.received = 0
+
+    def add(self, sent: int, received: int) -> None:
+        """Count some more."""
+        with self._lock:
+            self.sent += sent
+            self.received += received
+
+
+class _CountingSocket(socket.socket):
+    """A TCP socket that reports what passes through it."""
+
+    count: ByteCount
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        num_bytes = super().send(data, flags)
+        self.count.add(num_bytes, 0)
+        return num_bytes
+
+    def sendall(self, data: Any, flags: int = 0, /) -> None:
+        super().sendall(data, flags)
+        self.count.add(len(memoryview(data).cast("B")), 0)
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0, /) -> int:
+        num_bytes = super().recv_into(buffer, nbytes, flags)
+        self.count.add(0, num_bytes)
+        return num_bytes
+
+
+class _CountingTlsSocket(ssl.SSLSocket):
+    """The same inside TLS."""
+
+    count: ByteCount
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        super().sendall(data, flags)
+        self.count.add(len(memoryview(data).cast("B")), 0)
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        num_bytes = super().recv_into(buffer, nbytes, flags)
+        self.count.add(0, num_bytes)
+        return num_bytes
+
+
+class _Refused(Exception):
+    """This URL gave no usable answer."""
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """One URL and what is known of it."""
+
+    url: str
+    height: int = 0
+    """Highest block it has told."""
+    retry_at: float = 0.0
+    """Monotonic seconds until which it is passed over."""
+    backoff_seconds: float = _FIRST_BACKOFF_SECONDS
+    idle: list[http.client.HTTPConnection] = field(default_factory=list)
+
+
+class Transport:
+    """Sends JSON-RPC bodies to the best URL that answers."""
+
+    def __init__(self, urls: Sequence[str], *, timeout_seconds: float) -> None:
+        """Check the URLs; nothing is connected yet."""
+        if not urls:
+            raise ValueError("at least one chain URL is needed, got none")
+        for url in urls:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+                raise ValueError(f"chain URL {url!r} is no http(s)://host:port")
+        self.count = ByteCount()
+        self.endpoints = [Endpoint(url) for url in urls]
+        self._timeout_seconds = timeout_seconds
+        self._preferred = 0
+        self._lock = threading.Lock()
+        self._tls: ssl.SSLContext | None = None
+
+    def post(self, body: Any) -> tuple[Any, Endpoint]:
+        """Send one body (a request, or a list of them); return the parsed answer and who gave it."""
+        payload = json.dumps(body).encode()
+        reasons = []
+        for endpoint in self._in_order():
+            try:
+                return self._post_to(endpoint, payload), endpoint
+            except _Refused as e:
+                self._set_aside(endpoint)
+                reasons.append((endpoint.url, str(e)))
+        raise ChainUnreachable(reasons)
+
+    def post_to(self, endpoint: Endpoint, body: Any) -> Any | None:
+        """Send one body to one URL; None where it gives no answer."""
+        try:
+            return self._post_to(endpoint, json.dumps(body).encode())
+        except _Refused:
+            self._set_aside(endpoint)
+            return None
+
+    def prefer(self, endpoint: Endpoint) -> None:
+        """Ask this URL first from now on."""
+        with self._lock:
+            self._preferred = self.endpoints.index(endpoint)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle = [connection for endpoint in self.endpoints for connection in endpoint.idle]
+            for endpoint in self.endpoints:
+                endpoint.idle.clear()
+        for connection in idle:
+            connection.close()
+
+    def is_available(self, endpoint: Endpoint) -> bool:
+        """Say whether a URL is not set aside at the moment."""
+        return endpoint.retry_at <= time.monotonic()
+
+    def _in_order(self) -> Iterator[Endpoint]:
+        with self._lock:
+            start = self._preferred
+            turned = self.endpoints[start:] + self.endpoints[:start]
+        yield from sorted(turned, key=lambda endpoint: not self.is_available(endpoint))
+
+    def _set_aside(self, endpoint: Endpoint) -> None:
+        with self._lock:
+            endpoint.retry_at = time.monotonic() + endpoint.backoff_seconds
+            endpoint.backoff_seconds = min(2 * endpoint.backoff_seconds, _LAST_BACKOFF_SECONDS)
+
+    def _post_to(self, endpoint: Endpoint, payload: bytes) -> Any:
+        while True:
+            with self._lock:
+                kept = endpoint.idle.pop() if endpoint.idle else None
+            connection = kept if kept is not None else self._connection(endpoint.url)
+            try:
+                answer = self._exchange(connection, endpoint.url, payload)
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as e:
+                connection.close()
+                if kept is not None:
+                    continue  # the server closed an idle connection: ask again on the next, at last on a new one
+                raise _Refused(str(e) or type(e).__name__) from e
+            except (OSError, http.client.HTTPException, ValueError) as e:
+                connection.close()
+                raise _Refused(str(e) or type(e).__name__) from e
+            with self._lock:
+                endpoint.backoff_seconds = _FIRST_BACKOFF_SECONDS
+                endpoint.retry_at = 0.0
+                is_kept = len(endpoint.idle) < _MAX_IDLE_CONNECTIONS and connection.sock is not None
+                if is_kept:
+                    endpoint.idle.append(connection)
+            if not is_kept:
+                connection.close()
+            return answer
+
+    def _exchange(self, connection: http.client.HTTPConnection, url: str, payload: bytes) -> Any:
+        if connection.sock is None:
+            connection.sock = self._connect(url)
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        connection.request("POST", urlsplit(url).path or "/", payload, headers)
+        response = connection.getresponse()
+        text = response.read(MAX_ANSWER_BYTES + 1)
+        if len(text) > MAX_ANSWER_BYTES:
+            raise ValueError(f"answer longer than {MAX_ANSWER_BYTES} bytes")
+        if response.status != http.client.OK:
+            raise ValueError(f"HTTP {response.status} {text[:200].decode(errors='replace')}")
+        return json.loads(text)
+
+    def _connection(self, url: str) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        return http.client.HTTPConnection(parts.netloc.rpartition("@")[2], timeout=self._timeout_seconds)
+
+    def _connect(self, url: str) -> socket.socket:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        last: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM):
+            connected = _CountingSocket(family, kind, protocol)
+            connected.count = ByteCount() if parts.scheme == "https" else self.count
+            connected.settimeout(self._timeout_seconds)
+            try:
+                connected.connect(address)
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return self._secured(connected, parts.hostname) if parts.scheme == "https" else connected
+            except OSError as e:
+                connected.close()
+                last = e
+        raise last if last is not None else OSError(f"{parts.hostname} has no address")
+
+    def _secured(self, plain: socket.socket, hostname: str) -> socket.socket:
+        with self._lock:
+            if self._tls is None:
+                self._tls = ssl.create_default_context()
+                self._tls.sslsocket_class = _CountingTlsSocket
+            context = self._tls
+        secured = context.wrap_socket(plain, server_hostname=hostname)
+        assert isinstance(secured, _CountingTlsSocket)
+        secured.count = self.count
+        return secured
