@@ -1,1 +1,1 @@
-"""Pure parts of storage: tiers, prices, placement and expiry."""
+"""Pure rules of the store: tiers, quota, expiry, byte layouts, errors."""

@@ -1,0 +1,267 @@
+"""Everything that storage says no with, one class per reason (storage/SPEC.md 6).
+
+    StorageError
+    |- InvalidTierPolicy         a tier's data would lose bytes, or contradicts itself
+    |- MalformedRecord           bytes on disk that are not one of our records
+    |- StoreRefusal              a node's answer to one request; it changed nothing
+    |  |- MalformedRequest  LengthRequired  TierUnavailable
+    |  |- WrongEpoch  NotMySeat
+    |  |- UnknownShard  BlobExpired  RangeNotSatisfiable
+    |  |- ShardTooLarge  RootMismatch
+    |  |- StoreBusy  UploadInterrupted
+    |  `- QuotaExceeded  DiskFull  IndexFull
+    |- ChainUnreachable          no --chain URL answers
+    |- WrongChain                this home belongs to another chain
+    |- NotFunded                 the node's account stayed below what registration costs
+    |- HomeInUse                 another process holds this home
+    |- UnknownBlob               the chain has no certificate for this id
+    |- NoCommittee               no storage node has a seat
+    |- FeeChanged                the chain charged another fee than was shown
+    `- InvalidBlobText           not 64 hexadecimal digits
+
+Invariant: the message holds the value, what was expected and, where there is one, the next step.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from da.core.types import Epoch, Height
+
+
+class StorageError(Exception):
+    """Root of every expected failure of the storage package."""
+
+
+class InvalidTierPolicy(StorageError):
+    """A tier's fields contradict each other or are known to lose data."""
+
+
+class MalformedRecord(StorageError):
+    """A record on disk has another layout, or its checksum differs."""
+
+
+class StoreRefusal(StorageError):
+    """A node refuses one request; nothing of it stays behind."""
+
+    retry_after_seconds: ClassVar[int | None] = None
+    """What the answer says in Retry-After; None: repeating the same request is pointless."""
+
+
+class MalformedRequest(StoreRefusal):
+    """The request can't be read as one of this API."""
+
+
+class LengthRequired(StoreRefusal):
+    """A PUT must say how long its body is."""
+
+    def __init__(self) -> None:
+        super().__init__("Content-Length missing: a shard's length must be known before its body is read")
+
+
+class TierUnavailable(StoreRefusal):
+    """The tier is declared, and this node does not keep it."""
+
+    def __init__(self, *, tier: str, served: tuple[str, ...]) -> None:
+        self.tier = tier
+        self.served = served
+        super().__init__(f"tier {tier} is not kept by this node, expected one of {', '.join(served)}")
+
+
+class WrongEpoch(StoreRefusal):
+    """The named epoch is neither the chain's current one nor the one before."""
+
+    def __init__(self, *, got: Epoch, accepted: tuple[Epoch, ...]) -> None:
+        self.got = got
+        self.accepted = accepted
+        names = ", ".join(str(epoch) for epoch in accepted) or "none (the chain has not been reached yet)"
+        super().__init__(f"epoch {got}, accepted {names}; read Storage.epoch() and ask its committee")
+
+
+class NotMySeat(StoreRefusal):
+    """The seat belongs to another node's key."""
+
+    def __init__(self, *, epoch: Epoch, seat: int, seats: tuple[int, ...]) -> None:
+        self.epoch = epoch
+        self.seat = seat
+        self.seats = seats
+        held = ", ".join(str(index) for index in seats) or "none"
+        super().__init__(f"seat {seat} of epoch {epoch} is not this node's, which holds: {held}")
+
+
+class UnknownShard(StoreRefusal):
+    """Nothing is kept under this name."""
+
+    def __init__(self, *, blob: bytes, shard: int | None) -> None:
+        self.blob = blob
+        self.shard = shard
+        what = "no shard" if shard is None else f"no shard {shard}"
+        super().__init__(f"{what} of blob {blob.hex()} is kept here")
+
+
+class BlobExpired(StoreRefusal):
+    """The asked expiry is in the past."""
+
+    def __init__(self, *, expiry: Height, height: Height) -> None:
+        self.expiry = expiry
+        self.height = height
+        super().__init__(f"expiry {expiry} is not after height {height}: ask for a later expiry")
+
+
+class RangeNotSatisfiable(StoreRefusal):
+    """The Range header asks for bytes that the shard does not have."""
+
+    def __init__(self, *, asked: str, shard_bytes: int) -> None:
+        self.asked = asked
+        self.shard_bytes = shard_bytes
+        super().__init__(f"range {asked!r} lies outside of the shard's {shard_bytes} bytes")
+
+
+class ShardTooLarge(StoreRefusal):
+    """The body is longer than the header's layout says, or than this node takes."""
+
+    def __init__(self, *, got: int, maximum: int) -> None:
+        self.got = got
+        self.maximum = maximum
+        super().__init__(f"shard of {got} bytes, expected at most {maximum}")
+
+
+class RootMismatch(StoreRefusal):
+    """The body hashes to another root than the header's for this seat."""
+
+    def __init__(self, *, shard: int, expected: bytes, got: bytes) -> None:
+        self.shard = shard
+        self.expected = expected
+        self.got = got
+        super().__init__(f"shard {shard} hashes to {got.hex()}, its header says {expected.hex()}")
+
+
+class StoreBusy(StoreRefusal):
+    """Room or a slot is taken by uploads that are under way; later it may fit."""
+
+    retry_after_seconds = 1
+
+    def __init__(self, *, what: str, got: int, maximum: int) -> None:
+        self.what = what
+        self.got = got
+        self.maximum = maximum
+        super().__init__(f"busy: {what} would be {got}, at most {maximum}; try again in a second")
+
+
+class UploadInterrupted(StoreRefusal):
+    """The body ended early, or nothing came for too long."""
+
+    retry_after_seconds = 1
+
+    def __init__(self, *, got: int, expected: int) -> None:
+        self.got = got
+        self.expected = expected
+        super().__init__(f"the body ended after {got} of {expected} bytes; send it again")
+
+
+class QuotaExceeded(StoreRefusal):
+    """The node's capacity is used up by what it has promised to keep."""
+
+    retry_after_seconds = 60
+
+    def __init__(self, *, asked: int, used: int, capacity: int) -> None:
+        self.asked = asked
+        self.used = used
+        self.capacity = capacity
+        super().__init__(f"{asked} bytes do not fit: {used} of {capacity} are used; wait for leases to end")
+
+
+class DiskFull(StoreRefusal):
+    """The filesystem is full, though the quota is not."""
+
+    retry_after_seconds = 60
+
+    def __init__(self, *, asked: int, free: int, floor: int) -> None:
+        self.asked = asked
+        self.free = free
+        self.floor = floor
+        super().__init__(
+            f"{asked} bytes do not fit: the filesystem has {free} free, of which {floor} stay free; "
+            "the operator must free space"
+        )
+
+
+class IndexFull(StoreRefusal):
+    """The index's map is full; reads and deletes still work, a restart grows it."""
+
+    retry_after_seconds = 60
+
+    def __init__(self, *, map_bytes: int) -> None:
+        self.map_bytes = map_bytes
+        super().__init__(f"the index's map of {map_bytes} bytes is full; it grows when the node restarts")
+
+
+class ChainUnreachable(StorageError):
+    """No chain URL answered in time."""
+
+
+class WrongChain(StorageError):
+    """The home directory has shards of another chain."""
+
+    def __init__(self, *, home: str, expected: bytes, got: bytes) -> None:
+        self.expected = expected
+        self.got = got
+        super().__init__(
+            f"{home} belongs to chain {expected.hex()}, the URL serves chain {got.hex()}; "
+            "give another --home, or the other chain's --chain"
+        )
+
+
+class NotFunded(StorageError):
+    """The deadline for funds passed."""
+
+    def __init__(self, *, address: str, balance: int, needed: int) -> None:
+        self.address = address
+        self.balance = balance
+        self.needed = needed
+        super().__init__(
+            f"account {address} has {balance} wei, registration needs {needed}; on a devnet: localnet fund {address}"
+        )
+
+
+class HomeInUse(StorageError):
+    """Another process holds the lock of this home."""
+
+    def __init__(self, *, home: str) -> None:
+        self.home = home
+        super().__init__(f"{home} is in use by another storage-node; stop it, or give another --home")
+
+
+class UnknownBlob(StorageError):
+    """The chain has never certified this blob, or has forgotten it after its release."""
+
+    def __init__(self, *, blob: bytes) -> None:
+        self.blob = blob
+        super().__init__(f"the chain knows no certified blob {blob.hex()}; check the id and the --chain URL")
+
+
+class NoCommittee(StorageError):
+    """The epoch has no seats."""
+
+    def __init__(self, *, epoch: Epoch) -> None:
+        self.epoch = epoch
+        super().__init__(
+            f"epoch {epoch} has no storage node; start one with storage-node start and wait for the next epoch"
+        )
+
+
+class FeeChanged(StorageError):
+    """The fee shown and the fee charged differ."""
+
+    def __init__(self, *, shown: int, charged: int) -> None:
+        self.shown = shown
+        self.charged = charged
+        super().__init__(f"the chain charged {charged} wei, {shown} were shown; report this")
+
+
+class InvalidBlobText(StorageError):
+    """A blob id as people type it is 64 hexadecimal digits, with or without 0x."""
+
+    def __init__(self, *, got: str) -> None:
+        self.got = got
+        super().__init__(f"{got!r} is not a blob id: expected 64 hexadecimal digits, with or without 0x")

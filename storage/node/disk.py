@@ -1,0 +1,237 @@
+"""Shards as files: staging, sync, rename, delete (SPEC.md 2).
+
+    <home>/staging/<random>.part                  bytes on their way in; removed at start
+    <home>/shards/<2 hex>/<blob hex>.<i>.terms    what was promised, see core/records.py
+    <home>/shards/<2 hex>/<blob hex>.<i>.shard    the bytes
+    <home>/quarantine/                            files that are not what they say; for a person to look at
+
+Invariant: a ``.shard`` file under its name has passed its root check and has its terms beside it, because the
+terms are renamed first and deleted last.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from da.core.types import BlobId, ShardIndex
+from storage.core.errors import DiskFull, MalformedRecord
+from storage.core.records import ShardTerms, decode_terms, encode_terms
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+MAX_TERMS_BYTES = 64 * 1024
+"""Bytes of a terms file that are read at most; valid ones stay below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundShard:
+    """One name found in the shards directory."""
+
+    blob: BlobId
+    shard: ShardIndex
+    body_bytes: int | None
+    """Size of the ``.shard`` file, None where there is none."""
+    has_terms: bool
+
+
+class StagingFile:
+    """Bytes on their way in: ``write`` any number of times, then ``Disk.publish`` or ``discard``."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file."""
+        self.path = path
+        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self.num_bytes = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append all of ``data``.
+
+        Raises: DiskFull when the filesystem has no room.
+        """
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(asked=len(data), free=0, floor=0) from error
+            raise
+        self.num_bytes += len(data)
+
+    def sync(self) -> None:
+        """Put the bytes on the medium (fdatasync).
+
+        Raises: DiskFull when delayed allocation finds no room now.
+        """
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(asked=self.num_bytes, free=0, floor=0) from error
+            raise
+
+    def close(self) -> None:
+        """Close the descriptor; the file stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def discard(self) -> None:
+        """Close and remove the file, if it's still there."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+class Disk:
+    """The directories of one home."""
+
+    def __init__(self, home: Path) -> None:
+        """Make the directories where they are missing."""
+        self.home = home
+        self._staging = home / "staging"
+        self._shards = home / "shards"
+        self._quarantine = home / "quarantine"
+        for directory in (self._staging, self._shards, self._quarantine):
+            directory.mkdir(parents=True, exist_ok=True)
+
+    def get_free_bytes(self) -> int:
+        """Return what the filesystem has free for us."""
+        stats = os.statvfs(self.home)
+        return stats.f_bavail * stats.f_frsize
+
+    def create_staging(self) -> StagingFile:
+        """Return a new file in the staging directory."""
+        return StagingFile(self._staging / f"{secrets.token_hex(16)}.part")
+
+    def clear_staging(self) -> int:
+        """Remove what a former process left half-written; return how many files."""
+        count = 0
+        for path in self._staging.iterdir():
+            path.unlink()
+            count += 1
+        return count
+
+    def publish(self, staged: StagingFile, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
+        """Give a complete staging file its name; with ``is_synced``, the name survives a power cut too."""
+        self.save_terms(blob, terms, is_synced=is_synced)
+        body = self.get_body_path(blob, terms.shard)
+        staged.close()
+        os.rename(staged.path, body)
+        if is_synced:
+            _sync_directory(body.parent)
+
+    def save_terms(self, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
+        """Write or replace the terms beside a shard, whole or not at all.
+
+        Raises: DiskFull when the filesystem has no room.
+        """
+        path = self._get_path(blob, terms.shard, "terms")
+        if not path.parent.is_dir():
+            path.parent.mkdir(exist_ok=True)
+            if is_synced:
+                _sync_directory(self._shards)
+        staged = self.create_staging()
+        try:
+            staged.write(encode_terms(terms))
+            if is_synced:
+                staged.sync()
+            staged.close()
+            os.rename(staged.path, path)
+            if is_synced:
+                _sync_directory(path.parent)
+        except BaseException:
+            staged.discard()
+            raise
+
+    def sync_body(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Put an already published shard and its name on the medium (a temporary one becomes hot)."""
+        path = self.get_body_path(blob, shard)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+        _sync_directory(path.parent)
+
+    def load_terms(self, blob: BlobId, shard: ShardIndex) -> ShardTerms:
+        """Return the terms beside a shard.
+
+        Raises: FileNotFoundError, MalformedRecord.
+        """
+        with self._get_path(blob, shard, "terms").open("rb") as file:
+            terms = decode_terms(file.read(MAX_TERMS_BYTES))
+        if terms.shard != shard:
+            raise MalformedRecord(f"terms of shard {terms.shard} beside shard {shard} of {blob.hex()}")
+        return terms
+
+    def get_body_path(self, blob: BlobId, shard: ShardIndex) -> Path:
+        """Return where the bytes of a shard are, or would be."""
+        return self._get_path(blob, shard, "shard")
+
+    def get_body_bytes(self, blob: BlobId, shard: ShardIndex) -> int | None:
+        """Return the size of a shard's file, None where there is none."""
+        try:
+            return self.get_body_path(blob, shard).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def delete(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Remove a shard: bytes first, terms last; what is already gone is no error."""
+        self.get_body_path(blob, shard).unlink(missing_ok=True)
+        self._get_path(blob, shard, "terms").unlink(missing_ok=True)
+
+    def delete_terms(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Remove terms that have no shard."""
+        self._get_path(blob, shard, "terms").unlink(missing_ok=True)
+
+    def quarantine(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Move files that are not what they say out of the way; nothing of them is served or counted."""
+        for suffix in ("shard", "terms"):
+            path = self._get_path(blob, shard, suffix)
+            if path.exists():
+                os.rename(path, self._quarantine / f"{path.name}.{secrets.token_hex(4)}")
+
+    def iterate_found(self) -> Iterator[FoundShard]:
+        """Yield what lies in the shards directory, by name; other files are none of ours and are skipped."""
+        for directory in sorted(self._shards.iterdir()):
+            if not directory.is_dir():
+                continue
+            names = {path.name: path for path in directory.iterdir()}
+            for stem in sorted({name.rpartition(".")[0] for name in names}):
+                key = _parse_stem(stem)
+                if key is None:
+                    continue
+                body = names.get(f"{stem}.shard")
+                yield FoundShard(
+                    blob=key[0],
+                    shard=key[1],
+                    body_bytes=None if body is None else body.stat().st_size,
+                    has_terms=f"{stem}.terms" in names,
+                )
+
+    def _get_path(self, blob: BlobId, shard: ShardIndex, suffix: str) -> Path:
+        name = blob.hex()
+        return self._shards / name[:2] / f"{name}.{shard}.{suffix}"
+
+
+def _parse_stem(stem: str) -> tuple[BlobId, ShardIndex] | None:
+    name, _, index = stem.rpartition(".")
+    if len(name) != 64 or not index.isdecimal():
+        return None
+    try:
+        return BlobId(bytes.fromhex(name)), ShardIndex(int(index))
+    except ValueError:
+        return None
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,304 @@
+"""The store engine: admit, receive, make durable, index, delete (DESIGN 6, SPEC.md 3 and 5).
+
+    admit (quota, disk) -> receive into staging, hashing -> root check -> fdatasync (hot) -> rename -> index commit
+
+Invariant: what the index holds lies on disk under its root, and ``used`` counts exactly that; an upload that
+ends in any other way leaves nothing and gives its room back.  Synchronous and thread-safe: the server calls it
+in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from da.core.blob import BlobHeader
+from da.core.merkle import RootBuilder
+from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
+from storage.core.errors import RootMismatch, StorageError, UnknownShard, UploadInterrupted
+from storage.core.expiry import HeldShard, Sweep, compute_first_due
+from storage.core.quota import Quota, release, reserve, with_used
+from storage.core.records import ShardRecord, ShardTerms
+from storage.core.tiers import POLICIES, Durability, is_stronger
+from storage.node.disk import Disk, StagingFile
+from storage.node.index import DEFAULT_MAP_BYTES, Index
+from storage.node.trace import MemoryTrace, Trace
+
+log = logging.getLogger(__name__)
+
+DEFAULT_FLOOR_BYTES = 64 * 1024 * 1024
+"""Bytes that stay free on the filesystem: room for the index, logs and deletions."""
+
+Fault = Callable[[str], None]
+"""Called with the name of each point of a PUT; a test ends the process there."""
+
+
+def no_fault(point: str) -> None:
+    """Do nothing: the fault of a node in earnest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOffer:
+    """A shard that somebody wants kept; everything about it but its bytes is already checked."""
+
+    blob: BlobId
+    shard: ShardIndex
+    header: BlobHeader
+    header_bytes: bytes
+    """The header as it was encoded; its hash is the blob id."""
+    shard_bytes: int
+    """As the header's layout says."""
+    tier: Tier
+    epoch: Epoch
+    expiry: Height
+
+    def make_terms(self) -> ShardTerms:
+        """Return what is written beside the shard."""
+        return ShardTerms(
+            shard=self.shard,
+            tier=self.tier,
+            epoch=self.epoch,
+            expiry=self.expiry,
+            shard_bytes=self.shard_bytes,
+            header=self.header_bytes,
+        )
+
+
+class Upload:
+    """One shard on its way in."""
+
+    def __init__(self, offer: ShardOffer, staged: StagingFile, fault: Fault) -> None:
+        """Receive ``offer`` into ``staged``."""
+        self.offer = offer
+        self.staged = staged
+        self._fault = fault
+        self._root = RootBuilder(leaf_bytes=offer.header.leaf_bytes)
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes of the body.
+
+        Raises: UploadInterrupted when there are more than were announced; DiskFull.
+        """
+        got = self.staged.num_bytes + len(chunk)
+        if got > self.offer.shard_bytes:
+            raise UploadInterrupted(got=got, expected=self.offer.shard_bytes)
+        self.staged.write(chunk)
+        self._root.update(chunk)
+        self._fault("during-body")
+
+    def check(self) -> None:
+        """Check that the body is complete and hashes to the header's root.
+
+        Raises: UploadInterrupted, RootMismatch.
+        """
+        if self.staged.num_bytes != self.offer.shard_bytes:
+            raise UploadInterrupted(got=self.staged.num_bytes, expected=self.offer.shard_bytes)
+        expected = self.offer.header.shard_roots[self.offer.shard]
+        got = self._root.finish()
+        if got != expected:
+            raise RootMismatch(shard=self.offer.shard, expected=expected, got=got)
+
+
+class StoreEngine:
+    """One home directory: its disk, its index and its quota."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        capacity_bytes: int,
+        floor_bytes: int = DEFAULT_FLOOR_BYTES,
+        map_bytes: int = DEFAULT_MAP_BYTES,
+        trace: Trace | None = None,
+        fault: Fault = no_fault,
+    ) -> None:
+        """Open ``home``; call ``storage.node.reconcile.reconcile`` before serving."""
+        self.disk = Disk(home)
+        self.index = Index(home / "index", map_bytes=map_bytes)
+        self.trace: Trace = trace if trace is not None else MemoryTrace()
+        self._fault = fault
+        self._floor_bytes = floor_bytes
+        self._lock = threading.Lock()
+        """Over the quota."""
+        self._publish_lock = threading.Lock()
+        """Over names and records together: publishing, renewing and deleting exclude each other."""
+        self._quota = Quota(
+            capacity_bytes=capacity_bytes, used_bytes=self.index.get_totals().used_bytes, reserved_bytes=0
+        )
+
+    def close(self) -> None:
+        """Close the index."""
+        self.index.close()
+
+    def get_quota(self) -> Quota:
+        """Return capacity, used and reserved bytes."""
+        with self._lock:
+            return self._quota
+
+    def refresh_quota(self) -> None:
+        """Take the used bytes from the index again."""
+        used = self.index.get_totals().used_bytes
+        with self._lock:
+            self._quota = with_used(self._quota, used)
+
+    @contextmanager
+    def upload(self, offer: ShardOffer) -> Iterator[Upload]:
+        """Reserve room and give a staging file; leaving the block gives back what was not committed.
+
+        Raises: QuotaExceeded, StoreBusy, DiskFull before anything is read.
+        """
+        free = self.disk.get_free_bytes()
+        with self._lock:
+            self._quota = reserve(self._quota, offer.shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
+        self._record("admitted", offer)
+        try:
+            staged = self.disk.create_staging()
+            try:
+                yield Upload(offer, staged, self._fault)
+            finally:
+                staged.discard()
+        finally:
+            with self._lock:
+                self._quota = release(self._quota, offer.shard_bytes)
+
+    def commit(self, upload: Upload) -> None:
+        """Check the bytes, make them as durable as the tier promises, name and index them.
+
+        When this returns, a receipt may be signed.
+
+        Raises: UploadInterrupted, RootMismatch, DiskFull, IndexFull; nothing is kept then.
+        """
+        offer = upload.offer
+        upload.check()
+        self._record("received", offer)
+        is_synced = _is_synced(offer.tier)
+        if is_synced:
+            upload.staged.sync()
+            self._record("synced", offer)
+        self._fault("after-sync")
+        with self._publish_lock:
+            old = self.index.get(offer.blob, offer.shard)
+            terms, record = _merge(offer, old)
+            self.disk.publish(upload.staged, offer.blob, terms, is_synced=_is_synced(terms.tier))
+            self._record("renamed", offer)
+            self._fault("after-rename")
+            try:
+                self.index.put(offer.blob, offer.shard, record)
+            except StorageError:
+                if old is None:
+                    self.disk.delete(offer.blob, offer.shard)
+                raise
+            self._record("indexed", offer)
+        self.refresh_quota()
+        self._fault("after-index")
+
+    def renew(self, offer: ShardOffer) -> bool:
+        """Promise a shard that is already kept under the offer's terms; False when it is not kept whole.
+
+        Raises: DiskFull, IndexFull; the old promise stands then.
+        """
+        with self._publish_lock:
+            old = self.index.get(offer.blob, offer.shard)
+            if old is None or self.disk.get_body_bytes(offer.blob, offer.shard) != offer.shard_bytes:
+                return False
+            terms, record = _merge(offer, old)
+            is_synced = _is_synced(terms.tier)
+            if is_synced and not _is_synced(old.tier):
+                self.disk.sync_body(offer.blob, offer.shard)
+                self._record("synced", offer)
+            if record != old:
+                self.disk.save_terms(offer.blob, terms, is_synced=is_synced)
+                self.index.put(offer.blob, offer.shard, record)
+                self._record("indexed", offer)
+        return True
+
+    def get_record(self, blob: BlobId, shard: ShardIndex) -> ShardRecord:
+        """Return the record of a shard whose bytes are there.
+
+        Raises: UnknownShard, also when the index has it and the disk has lost it.
+        """
+        record = self.index.get(blob, shard)
+        if record is None:
+            raise UnknownShard(blob=blob, shard=shard)
+        if self.disk.get_body_bytes(blob, shard) != record.shard_bytes:
+            log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
+            raise UnknownShard(blob=blob, shard=shard)
+        return record
+
+    def get_header(self, blob: BlobId) -> bytes:
+        """Return the encoded header of a blob of which some shard is kept.
+
+        Raises: UnknownShard.
+        """
+        for shard in self.index.get_shards_of(blob):
+            try:
+                return self.disk.load_terms(blob, shard).header
+            except FileNotFoundError:
+                log.error("terms of shard %d of blob %s are in the index and not on disk", shard, blob.hex())
+        raise UnknownShard(blob=blob, shard=None)
+
+    def apply_sweep(self, sweep: Sweep, *, height: Height, again: Height) -> int:
+        """Do what was planned; return how many shards went.
+
+        A shard that was promised anew since the plan was made stays.  A shard that can't be deleted is logged and
+        looked at again at height ``again``; the others go.
+        """
+        count = 0
+        for held in sweep.delete:
+            try:
+                count += self._delete_expired(held)
+            except OSError as error:
+                log.error("shard %d of blob %s was not deleted: %s", held.shard, held.blob.hex(), error)
+                self.index.set_due(held.blob, held.shard, release=Height(0), due=again)
+        for held, said, due in sweep.keep:
+            self.index.set_due(held.blob, held.shard, release=said, due=due)
+        self.refresh_quota()
+        return count
+
+    def _delete_expired(self, held: HeldShard) -> int:
+        with self._publish_lock:
+            record = self.index.get(held.blob, held.shard)
+            if record is None or record.expiry != held.expiry:
+                return 0
+            self.disk.delete(held.blob, held.shard)
+            self.index.delete(held.blob, held.shard)
+        self.trace.record("deleted", blob=held.blob.hex(), shard=held.shard)
+        return 1
+
+    def _record(self, event: str, offer: ShardOffer) -> None:
+        self.trace.record(event, blob=offer.blob.hex(), shard=offer.shard, tier=offer.tier.name.lower())
+
+
+def _is_synced(tier: Tier) -> bool:
+    return POLICIES[tier].durability is Durability.SYNCED
+
+
+def _merge(offer: ShardOffer, old: ShardRecord | None) -> tuple[ShardTerms, ShardRecord]:
+    """Return terms and record that keep every promise made so far: the stronger tier, the later expiry."""
+    tier, epoch, expiry, release_height = offer.tier, offer.epoch, offer.expiry, Height(0)
+    if old is not None:
+        tier = old.tier if is_stronger(old.tier, tier) else tier
+        epoch = max(old.epoch, epoch)
+        expiry = max(old.expiry, expiry)
+        release_height = old.release
+    terms = ShardTerms(
+        shard=offer.shard,
+        tier=tier,
+        epoch=epoch,
+        expiry=expiry,
+        shard_bytes=offer.shard_bytes,
+        header=offer.header_bytes,
+    )
+    record = ShardRecord(
+        tier=tier,
+        epoch=epoch,
+        expiry=expiry,
+        release=release_height,
+        due=compute_first_due(expiry),
+        shard_bytes=offer.shard_bytes,
+    )
+    return terms, record

@@ -1,0 +1,239 @@
+"""The node's index in LMDB: what is kept, and when to look at it again (SPEC.md 2).
+
+Three tables: ``shards`` key -> record, ``due`` (height, key) -> nothing, ``counters`` name -> u64.  One write
+transaction changes all three, so the counters are those of the records.  Every access is short and under one lock:
+values are copied out, no reader outlives its call, so the file does not grow under a slow reader and the map can
+be resized.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import lmdb
+
+from da.core.types import BlobId, Height, ShardIndex
+from storage.core.errors import IndexFull, MalformedRecord
+from storage.core.expiry import HeldShard
+from storage.core.quota import compute_charge_bytes
+from storage.core.records import (
+    ShardRecord,
+    decode_due_key,
+    decode_key,
+    decode_record,
+    encode_due_key,
+    encode_key,
+    encode_record,
+)
+
+DEFAULT_MAP_BYTES = 1 << 30
+"""Bytes of address space, not of disk: room for some four million shards."""
+
+DELETE_HEADROOM_BYTES = 1 << 20
+"""Bytes by which a full map grows so that a deletion, which copies pages first, always works."""
+
+_USED = b"used_bytes"
+_SHARDS = b"num_shards"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexTotals:
+    """The counters."""
+
+    used_bytes: int
+    """Charged bytes of all records."""
+    num_shards: int
+
+
+class Index:
+    """The index of one home; thread-safe."""
+
+    def __init__(self, path: Path, *, map_bytes: int = DEFAULT_MAP_BYTES) -> None:
+        """Open or make the index; a map more than half full at the last run is doubled."""
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        data = path / "data.mdb"
+        on_disk = data.stat().st_size if data.exists() else 0
+        self._map_bytes = max(map_bytes, _grow(on_disk))
+        self._env = lmdb.open(str(path), map_size=self._map_bytes, max_dbs=3, max_readers=16)
+        with self._env.begin(write=True) as txn:
+            self._shards = self._env.open_db(b"shards", txn=txn)
+            self._due = self._env.open_db(b"due", txn=txn)
+            self._counters = self._env.open_db(b"counters", txn=txn)
+
+    def close(self) -> None:
+        """Close the environment."""
+        with self._lock:
+            self._env.close()
+
+    def get_map_bytes(self) -> int:
+        """Return the present size of the map."""
+        return self._map_bytes
+
+    def get_totals(self) -> IndexTotals:
+        """Return the counters."""
+        with self._lock, self._env.begin() as txn:
+            return IndexTotals(used_bytes=self._count(txn, _USED), num_shards=self._count(txn, _SHARDS))
+
+    def get(self, blob: BlobId, shard: ShardIndex) -> ShardRecord | None:
+        """Return a shard's record, None where there is none.
+
+        Raises: MalformedRecord.
+        """
+        with self._lock, self._env.begin() as txn:
+            value = txn.get(encode_key(blob, shard), db=self._shards)
+        return None if value is None else decode_record(bytes(value))
+
+    def get_shards_of(self, blob: BlobId) -> list[ShardIndex]:
+        """Return which shards of a blob are kept."""
+        shards: list[ShardIndex] = []
+        with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+            found = cursor.set_range(encode_key(blob, ShardIndex(0)))
+            while found and cursor.key()[:32] == blob:
+                shards.append(decode_key(bytes(cursor.key()))[1])
+                found = cursor.next()
+        return shards
+
+    def put(self, blob: BlobId, shard: ShardIndex, record: ShardRecord) -> None:
+        """Add or replace a record, durably.
+
+        Raises: IndexFull; the index is then as before.
+        """
+        with self._lock:
+            try:
+                with self._env.begin(write=True) as txn:
+                    self._replace(txn, blob, shard, record)
+            except lmdb.MapFullError as error:
+                raise IndexFull(map_bytes=self._map_bytes) from error
+
+    def delete(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Remove a record; one that is not there is no error.  Works on a full map."""
+        with self._lock:
+            try:
+                self._delete(blob, shard)
+            except lmdb.MapFullError:
+                self._grow()
+                self._delete(blob, shard)
+
+    def set_due(self, blob: BlobId, shard: ShardIndex, *, release: Height, due: Height) -> None:
+        """Note what the chain said and when to look again; works on a full map, and on a deleted shard."""
+        with self._lock:
+            try:
+                self._set_due(blob, shard, release, due)
+            except lmdb.MapFullError:
+                self._grow()
+                self._set_due(blob, shard, release, due)
+
+    def get_due(self, height: Height, *, limit: int) -> list[HeldShard]:
+        """Return shards whose due height has come, the longest due first.
+
+        A due entry without a readable record is skipped: one bad record never stops the collector.
+        """
+        due: list[HeldShard] = []
+        with self._lock, self._env.begin() as txn, txn.cursor(db=self._due) as cursor:
+            for key in cursor.iternext(keys=True, values=False):
+                at, blob, shard = decode_due_key(bytes(key))
+                if at > height or len(due) >= limit:
+                    break
+                value = txn.get(encode_key(blob, shard), db=self._shards)
+                if value is None:
+                    continue
+                try:
+                    record = decode_record(bytes(value))
+                except MalformedRecord:
+                    continue
+                due.append(HeldShard(blob=blob, shard=shard, expiry=record.expiry))
+        return due
+
+    def iterate_keys(self) -> Iterator[tuple[BlobId, ShardIndex, ShardRecord | None]]:
+        """Yield all shards by key, in pages; None for a record that can't be read."""
+        start = b""
+        while True:
+            page: list[tuple[bytes, bytes]] = []
+            with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+                found = cursor.set_range(start) if start else cursor.first()
+                while found and len(page) < 1024:
+                    page.append((bytes(cursor.key()), bytes(cursor.value())))
+                    found = cursor.next()
+            for key, value in page:
+                blob, shard = decode_key(key)
+                try:
+                    record: ShardRecord | None = decode_record(value)
+                except MalformedRecord:
+                    record = None
+                yield blob, shard, record
+            if len(page) < 1024:
+                return
+            start = page[-1][0] + b"\x00"
+
+    def rebuild_counters(self) -> bool:
+        """Recount from the records; return whether the counters had been right."""
+        used, num = 0, 0
+        for _, _, record in self.iterate_keys():
+            num += 1
+            used += 0 if record is None else compute_charge_bytes(record.shard_bytes)
+        before = self.get_totals()
+        if (before.used_bytes, before.num_shards) == (used, num):
+            return True
+        with self._lock, self._env.begin(write=True) as txn:
+            txn.put(_USED, used.to_bytes(8, "big"), db=self._counters)
+            txn.put(_SHARDS, num.to_bytes(8, "big"), db=self._counters)
+        return False
+
+    def _replace(self, txn: lmdb.Transaction, blob: BlobId, shard: ShardIndex, record: ShardRecord | None) -> None:
+        key = encode_key(blob, shard)
+        old = txn.get(key, db=self._shards)
+        used, num = self._count(txn, _USED), self._count(txn, _SHARDS)
+        if old is not None:
+            num -= 1
+            try:
+                before = decode_record(bytes(old))
+            except MalformedRecord:
+                pass  # It was counted as nothing; its due entry is skipped when it comes up.
+            else:
+                used -= compute_charge_bytes(before.shard_bytes)
+                txn.delete(encode_due_key(before.due, blob, shard), db=self._due)
+            txn.delete(key, db=self._shards)
+        if record is not None:
+            num += 1
+            used += compute_charge_bytes(record.shard_bytes)
+            txn.put(key, encode_record(record), db=self._shards)
+            txn.put(encode_due_key(record.due, blob, shard), b"", db=self._due)
+        txn.put(_USED, used.to_bytes(8, "big"), db=self._counters)
+        txn.put(_SHARDS, num.to_bytes(8, "big"), db=self._counters)
+
+    def _delete(self, blob: BlobId, shard: ShardIndex) -> None:
+        with self._env.begin(write=True) as txn:
+            self._replace(txn, blob, shard, None)
+
+    def _set_due(self, blob: BlobId, shard: ShardIndex, release: Height, due: Height) -> None:
+        with self._env.begin(write=True) as txn:
+            value = txn.get(encode_key(blob, shard), db=self._shards)
+            if value is None:
+                return
+            record = decode_record(bytes(value))
+            changed = ShardRecord(
+                tier=record.tier,
+                epoch=record.epoch,
+                expiry=record.expiry,
+                release=release,
+                due=due,
+                shard_bytes=record.shard_bytes,
+            )
+            self._replace(txn, blob, shard, changed)
+
+    def _grow(self) -> None:
+        self._map_bytes += DELETE_HEADROOM_BYTES
+        self._env.set_mapsize(self._map_bytes)
+
+    def _count(self, txn: lmdb.Transaction, name: bytes) -> int:
+        value = txn.get(name, db=self._counters)
+        return 0 if value is None else int.from_bytes(value, "big")
+
+
+def _grow(on_disk_bytes: int) -> int:
+    page = 4096
+    return (on_disk_bytes * 2 + page - 1) // page * page

@@ -1,0 +1,121 @@
+"""Bring disk and index to agree at start, and count what was found (SPEC.md 5).
+
+Disk wins over index where it can prove itself: a shard that hashes to its header's root is indexed again.
+Nothing is deleted because the index lacks it; what proves nothing goes to quarantine, for a person to look at.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from da.core.blob import BlobHeader, compute_blob_id, decode_header
+from da.core.errors import MalformedHeader
+from da.core.merkle import RootBuilder
+from da.core.types import BlobId, Height, ShardIndex
+from storage.core.errors import MalformedRecord
+from storage.core.expiry import compute_first_due
+from storage.core.records import ShardRecord, ShardTerms
+from storage.node.engine import StoreEngine
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 20
+"""Bytes read at once while a shard is hashed again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciliation:
+    """What was found; all zero after an orderly stop."""
+
+    staging_removed: int = 0
+    """Half-written uploads of a process that died."""
+    terms_removed: int = 0
+    """Terms whose shard was never renamed, or was deleted."""
+    reindexed: int = 0
+    """Whole shards that the index did not have."""
+    quarantined: int = 0
+    """Files that are not what they say."""
+    lost: int = 0
+    """Records whose shard is not on disk."""
+    are_counters_right: bool = True
+    """Whether the counters were those of the records."""
+    lost_blobs: list[str] = field(default_factory=list)
+    """Hex ids of lost blobs, the first 20."""
+
+
+def reconcile(engine: StoreEngine) -> Reconciliation:
+    """Make disk and index agree; called once, before the node serves."""
+    found = Reconciliation()
+    found.staging_removed = engine.disk.clear_staging()
+    on_disk: set[tuple[BlobId, ShardIndex]] = set()
+    for entry in engine.disk.iterate_found():
+        if entry.body_bytes is None:
+            engine.disk.delete_terms(entry.blob, entry.shard)
+            found.terms_removed += 1
+            continue
+        record = _read_record(engine, entry.blob, entry.shard)
+        if record is not None and record.shard_bytes == entry.body_bytes and entry.has_terms:
+            on_disk.add((entry.blob, entry.shard))
+            continue
+        terms = _verify(engine, entry.blob, entry.shard)
+        if terms is None:
+            log.error("shard %d of blob %s is not what it says: quarantined", entry.shard, entry.blob.hex())
+            engine.disk.quarantine(entry.blob, entry.shard)
+            found.quarantined += 1
+            continue
+        engine.index.put(entry.blob, entry.shard, _make_record(terms))
+        on_disk.add((entry.blob, entry.shard))
+        found.reindexed += 1
+    missing = [(blob, shard) for blob, shard, _ in engine.index.iterate_keys() if (blob, shard) not in on_disk]
+    for blob, shard in missing:
+        log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
+        engine.index.delete(blob, shard)
+        found.lost += 1
+        if len(found.lost_blobs) < 20:
+            found.lost_blobs.append(blob.hex())
+    found.are_counters_right = engine.index.rebuild_counters()
+    engine.refresh_quota()
+    return found
+
+
+def _read_record(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> ShardRecord | None:
+    try:
+        return engine.index.get(blob, shard)
+    except MalformedRecord:
+        return None
+
+
+def _verify(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> ShardTerms | None:
+    """Return the terms of a shard that hashes to its root under a header that hashes to its blob id."""
+    try:
+        terms = engine.disk.load_terms(blob, shard)
+        header = decode_header(terms.header)
+    except (FileNotFoundError, MalformedRecord, MalformedHeader) as error:
+        log.error("terms of shard %d of blob %s: %s", shard, blob.hex(), error)
+        return None
+    if compute_blob_id(header) != blob or shard >= header.num_shards:
+        return None
+    if not _is_body_right(engine.disk.get_body_path(blob, shard), header, shard):
+        return None
+    return terms
+
+
+def _is_body_right(path: Path, header: BlobHeader, shard: ShardIndex) -> bool:
+    builder = RootBuilder(leaf_bytes=header.leaf_bytes)
+    with path.open("rb") as file:
+        while chunk := file.read(READ_BYTES):
+            builder.update(chunk)
+    return builder.finish() == header.shard_roots[shard]
+
+
+def _make_record(terms: ShardTerms) -> ShardRecord:
+    return ShardRecord(
+        tier=terms.tier,
+        epoch=terms.epoch,
+        expiry=terms.expiry,
+        release=Height(0),
+        due=compute_first_due(terms.expiry),
+        shard_bytes=terms.shard_bytes,
+    )
