@@ -1,0 +1,100 @@
+"""Ethereum-shaped blocks over CometBFT's: header hash, bloom, roots (yellow paper, 4.3; EIP-1559).
+
+``hash`` is keccak256 of the RLP header that JSON-RPC shows, so a client can recompute it and hashes chain from
+block 0.  The two roots are tagged keccaks over lists, not Patricia tries; stateRoot is the app hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from chain.core import rlp
+from chain.core.hashing import RECEIPTS_TAG, TRANSACTIONS_TAG, keccak256
+from chain.core.records import Block, Log, Receipt
+from chain.core.types import Address, Amount, Hash, Height
+
+BLOOM_BYTES = 256
+EMPTY_UNCLES_HASH = keccak256(rlp.encode([]))
+"""sha3Uncles of every block."""
+EXTRA_DATA = b"archipelago"
+"""At most 32 bytes, or clients refuse the block."""
+
+
+def compute_bloom(logs: Iterable[Log]) -> bytes:
+    """Return the 2048-bit bloom over addresses and topics (yellow paper, 4.3.1)."""
+    bloom = 0
+    for log in logs:
+        for item in (log.address, *log.topics):
+            digest = keccak256(item)
+            for index in (0, 2, 4):
+                bloom |= 1 << (int.from_bytes(digest[index : index + 2], "big") & 0x7FF)
+    return bloom.to_bytes(BLOOM_BYTES, "big")
+
+
+def encode_receipt(receipt: Receipt) -> bytes:
+    """Encode what is agreed of a receipt: status, gas, price, logs, output."""
+    logs = [[log.address, list(log.topics), log.data] for log in receipt.logs]
+    numbers = (receipt.status, receipt.gas_used, receipt.cumulative_gas_used, receipt.effective_gas_price)
+    return rlp.encode([receipt.transaction, *(rlp.encode_integer(number) for number in numbers), logs, receipt.output])
+
+
+def encode_header(block: Block) -> bytes:
+    """Encode the header in Ethereum's order, up to baseFeePerGas."""
+    return rlp.encode(
+        [
+            block.parent_hash,
+            EMPTY_UNCLES_HASH,
+            block.proposer,
+            block.app_hash,
+            block.transactions_root,
+            block.receipts_root,
+            block.logs_bloom,
+            b"",
+            rlp.encode_integer(block.height),
+            rlp.encode_integer(block.gas_limit),
+            rlp.encode_integer(block.gas_used),
+            rlp.encode_integer(block.time_seconds),
+            EXTRA_DATA,
+            bytes(32),
+            bytes(8),
+            rlp.encode_integer(block.base_fee),
+        ]
+    )
+
+
+def seal_block(
+    *,
+    height: Height,
+    parent_hash: Hash,
+    time_seconds: int,
+    app_hash: bytes,
+    proposer: Address,
+    gas_limit: int,
+    base_fee: Amount,
+    cometbft_hash: bytes,
+    receipts: Sequence[Receipt],
+    block_logs: Sequence[Log],
+    size_bytes: int,
+) -> Block:
+    """Make the block of what was executed; ``block_logs`` are all its logs, those of timers included."""
+    hashes = tuple(receipt.transaction for receipt in receipts)
+    unsealed = Block(
+        height=height,
+        hash=Hash(bytes(32)),
+        parent_hash=parent_hash,
+        time_seconds=time_seconds,
+        app_hash=app_hash,
+        proposer=proposer,
+        gas_limit=gas_limit,
+        gas_used=receipts[-1].cumulative_gas_used if receipts else 0,
+        base_fee=base_fee,
+        logs_bloom=compute_bloom(block_logs),
+        transactions_root=keccak256(TRANSACTIONS_TAG + b"".join(hashes)),
+        receipts_root=keccak256(RECEIPTS_TAG + b"".join(keccak256(encode_receipt(receipt)) for receipt in receipts)),
+        cometbft_hash=cometbft_hash,
+        transactions=hashes,
+        size_bytes=size_bytes,
+    )
+
+    return replace(unsealed, hash=keccak256(encode_header(unsealed)))

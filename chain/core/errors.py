@@ -1,0 +1,298 @@
+"""Every reason for which the chain refuses something, one class each.
+
+    ChainError
+    |-- InvalidTransaction             refused before execution: no receipt, no nonce used, no fee
+    |   |-- MalformedTransaction       bytes that aren't canonical RLP of a known shape
+    |   |-- TransactionTooLarge
+    |   |-- UnsupportedTransactionType
+    |   |-- UnprotectedTransaction     legacy without a chain id
+    |   |-- UnsupportedAccessList
+    |   |-- WrongChainId
+    |   |-- HighSignatureS
+    |   |-- InvalidSignature
+    |   |-- PriorityAboveMaxFee
+    |   |-- FeeCapTooLow
+    |   |-- IntrinsicGasTooLow
+    |   |-- GasLimitTooHigh
+    |   |-- BlockGasExhausted
+    |   |-- NonceTooLow
+    |   |-- NonceTooHigh
+    |   |-- NonceAlreadyQueued
+    |   |-- SenderQueueFull
+    |   |-- QueueFull
+    |   |-- InsufficientFunds
+    |   `-- UnsupportedTarget          creation, or calldata to an address without a system contract
+    |-- InvalidGenesis
+    `-- InvalidProof
+
+``code`` is what CheckTx and the block's results carry, beside ``CODESPACE``; codes never change meaning.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+CODESPACE = "archipelago"
+"""Name space of the codes below in ABCI results."""
+
+CODE_EXECUTION_FAILED = 1
+"""Result code of a transaction that was executed and failed: it has a receipt with status 0."""
+
+
+class ChainError(Exception):
+    """Root of the tree."""
+
+
+class InvalidTransaction(ChainError):
+    """A transaction that can't be executed; it changes nothing."""
+
+    code: ClassVar[int] = 2
+
+
+class MalformedTransaction(InvalidTransaction):
+    """The bytes aren't the canonical encoding of a transaction."""
+
+    code = 3
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason."""
+        super().__init__(f"malformed transaction: {reason}")
+        self.reason = reason
+
+
+class TransactionTooLarge(InvalidTransaction):
+    """Longer than the cap."""
+
+    code = 4
+
+    def __init__(self, limit_bytes: int, got_bytes: int) -> None:
+        """Keep both sizes."""
+        super().__init__(f"transaction of {got_bytes} bytes, at most {limit_bytes} are accepted")
+        self.limit_bytes = limit_bytes
+        self.got_bytes = got_bytes
+
+
+class UnsupportedTransactionType(InvalidTransaction):
+    """An EIP-2718 type that this chain doesn't know."""
+
+    code = 5
+
+    def __init__(self, got: int) -> None:
+        """Keep the type."""
+        super().__init__(f"transaction type {got} is not supported, send type 2 (EIP-1559) or legacy EIP-155")
+        self.got = got
+
+
+class UnprotectedTransaction(InvalidTransaction):
+    """A legacy transaction that every chain would accept."""
+
+    code = 6
+
+    def __init__(self, v: int) -> None:
+        """Keep v."""
+        super().__init__(f"legacy transaction without a chain id (v is {v}), sign it with EIP-155 or as type 2")
+        self.v = v
+
+
+class UnsupportedAccessList(InvalidTransaction):
+    """A type 2 transaction that carries an access list."""
+
+    code = 7
+
+    def __init__(self, got_entries: int) -> None:
+        """Keep the count."""
+        super().__init__(f"access list of {got_entries} entries is not supported, send an empty one")
+        self.got_entries = got_entries
+
+
+class WrongChainId(InvalidTransaction):
+    """Signed for another chain."""
+
+    code = 8
+
+    def __init__(self, expected: int, got: int) -> None:
+        """Keep both ids."""
+        super().__init__(f"transaction signed for chain id {got}, this is chain id {expected}")
+        self.expected = expected
+        self.got = got
+
+
+class HighSignatureS(InvalidTransaction):
+    """The malleable twin of a signature (EIP-2)."""
+
+    code = 9
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both values."""
+        super().__init__(f"signature s is {got:#x}, at most half the group order {limit:#x} is accepted")
+        self.limit = limit
+        self.got = got
+
+
+class InvalidSignature(InvalidTransaction):
+    """No public key answers to the signature."""
+
+    code = 10
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason."""
+        super().__init__(f"no sender can be recovered from the signature: {reason}")
+        self.reason = reason
+
+
+class PriorityAboveMaxFee(InvalidTransaction):
+    """The tip alone is more than the cap."""
+
+    code = 11
+
+    def __init__(self, max_fee: int, max_priority_fee: int) -> None:
+        """Keep both values, wei a gas."""
+        super().__init__(f"max priority fee {max_priority_fee} wei is above the max fee {max_fee} wei")
+        self.max_fee = max_fee
+        self.max_priority_fee = max_priority_fee
+
+
+class FeeCapTooLow(InvalidTransaction):
+    """Wouldn't pay the base fee."""
+
+    code = 12
+
+    def __init__(self, base_fee: int, got: int) -> None:
+        """Keep both values, wei a gas."""
+        super().__init__(f"max fee {got} wei a gas is below the base fee {base_fee} wei")
+        self.base_fee = base_fee
+        self.got = got
+
+
+class IntrinsicGasTooLow(InvalidTransaction):
+    """The limit doesn't cover the transaction's own bytes."""
+
+    code = 13
+
+    def __init__(self, expected: int, got: int) -> None:
+        """Keep both values, gas."""
+        super().__init__(f"gas limit {got} is below the intrinsic gas {expected}")
+        self.expected = expected
+        self.got = got
+
+
+class GasLimitTooHigh(InvalidTransaction):
+    """Could never fit into a block."""
+
+    code = 14
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both values, gas."""
+        super().__init__(f"gas limit {got} is above the block gas limit {limit}")
+        self.limit = limit
+        self.got = got
+
+
+class BlockGasExhausted(InvalidTransaction):
+    """Doesn't fit into what is left of this block."""
+
+    code = 15
+
+    def __init__(self, left: int, got: int) -> None:
+        """Keep both values, gas."""
+        super().__init__(f"gas limit {got}, the block has {left} gas left: send it again")
+        self.left = left
+        self.got = got
+
+
+class NonceTooLow(InvalidTransaction):
+    """Already used."""
+
+    code = 16
+
+    def __init__(self, expected: int, got: int) -> None:
+        """Keep both nonces."""
+        super().__init__(f"nonce too low: nonce {got}, expected {expected}")
+        self.expected = expected
+        self.got = got
+
+
+class NonceTooHigh(InvalidTransaction):
+    """Further ahead than the queue keeps, or a gap when executed."""
+
+    code = 17
+
+    def __init__(self, expected: int, got: int, gap_limit: int = 0) -> None:
+        """Keep both nonces."""
+        room = f", at most {gap_limit} ahead are kept" if gap_limit else ""
+        super().__init__(f"nonce too high: nonce {got}, expected {expected}{room}")
+        self.expected = expected
+        self.got = got
+
+
+class NonceAlreadyQueued(InvalidTransaction):
+    """Another transaction of the sender waits under this nonce."""
+
+    code = 18
+
+    def __init__(self, nonce: int, queued: bytes) -> None:
+        """Keep the nonce and the hash that holds it."""
+        super().__init__(f"nonce {nonce} is taken by 0x{queued.hex()}, which waits for its block: use the next nonce")
+        self.nonce = nonce
+        self.queued = queued
+
+
+class SenderQueueFull(InvalidTransaction):
+    """One sender has too many bytes waiting."""
+
+    code = 19
+
+    def __init__(self, limit_bytes: int, wanted_bytes: int) -> None:
+        """Keep both sizes."""
+        super().__init__(f"{wanted_bytes} bytes of this sender would wait, at most {limit_bytes}: send again later")
+        self.limit_bytes = limit_bytes
+        self.wanted_bytes = wanted_bytes
+
+
+class QueueFull(InvalidTransaction):
+    """The node keeps no more."""
+
+    code = 20
+
+    def __init__(self, limit: int) -> None:
+        """Keep the limit."""
+        super().__init__(f"{limit} transactions wait already: send again later")
+        self.limit = limit
+
+
+class InsufficientFunds(InvalidTransaction):
+    """Gas limit x max fee + value is more than the balance."""
+
+    code = 21
+
+    def __init__(self, expected: int, got: int) -> None:
+        """Keep both values, wei."""
+        super().__init__(f"insufficient funds for gas * price + value: balance {got} wei, needed {expected} wei")
+        self.expected = expected
+        self.got = got
+
+
+class UnsupportedTarget(InvalidTransaction):
+    """Needs the EVM."""
+
+    code = 22
+
+    def __init__(self, to: bytes | None) -> None:
+        """Keep the target, None for a creation."""
+        what = "contract creation" if to is None else f"a call with data to 0x{to.hex()}, which is no system contract,"
+        super().__init__(f"{what} needs the EVM, which this chain doesn't run yet: send calldata to a system contract")
+        self.to = to
+
+
+class InvalidGenesis(ChainError):
+    """The app_state of genesis.json is wrong."""
+
+
+class InvalidProof(ChainError):
+    """A state proof doesn't lead to the root."""
+
+    def __init__(self, expected: bytes, got: bytes) -> None:
+        """Keep both roots."""
+        super().__init__(f"proof leads to root {got.hex()}, expected {expected.hex()}")
+        self.expected = expected
+        self.got = got

@@ -1,0 +1,27 @@
+"""The chain's hashes, and every domain tag it uses."""
+
+from __future__ import annotations
+
+import hashlib
+
+from eth_hash.auto import keccak as _keccak
+
+from chain.core.types import Hash
+
+GENESIS_TAG = b"archipelago/genesis/1\x00"
+"""Before the CometBFT chain id and the canonical app_state."""
+TRANSACTIONS_TAG = b"archipelago/transactions/1\x00"
+"""Before the hashes of a block's transactions."""
+RECEIPTS_TAG = b"archipelago/receipts/1\x00"
+"""Before the hashes of a block's receipts."""
+
+
+def keccak256(data: bytes) -> Hash:
+    """Return Ethereum's hash."""
+    digest: bytes = _keccak(data)
+    return Hash(digest)
+
+
+def sha256(data: bytes) -> bytes:
+    """Return CometBFT's hash."""
+    return hashlib.sha256(data).digest()

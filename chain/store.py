@@ -1,0 +1,415 @@
+"""The chain's LMDB: state, records and (height, app hash), written in one transaction a block (CHAIN.md, State).
+
+One process writes (``Store``); any number read (``Reader``), each on a consistent snapshot of one block.
+Invariant: whatever moment the process dies, the file holds exactly the blocks up to ``height``, whole.
+
+| named database | key | value |
+|---|---|---|
+| meta | name | height as u64, app hash |
+| state | state key | state value |
+| blocks | height u64 | msgpack of Block |
+| block_heights | block hash | height u64 |
+| receipts | height u64 | msgpack of [receipts, timer logs] |
+| transactions | transaction hash | msgpack of [height, index, sender, raw] |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition
+from types import TracebackType
+from typing import Any
+
+import lmdb
+import msgpack
+
+from chain.core.executor import BlockEnvironment
+from chain.core.genesis import ChainParameters, get_parameters
+from chain.core.records import Block, Log, Receipt, Transaction
+from chain.core.state import Base
+from chain.core.transactions import restore_transaction
+from chain.core.types import Address, Amount, Hash, Height
+
+DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions")
+"""Named databases."""
+
+INITIAL_MAP_BYTES = 4 << 30
+"""Address space, not disk: the file grows as it is written."""
+
+_GROWTH_FACTOR = 2
+_HEADROOM_DIVISOR = 4
+"""The map grows when less than a quarter of it is free."""
+_REMAP_DEADLINE_SECONDS = 10.0
+"""How long a reader waits for its other snapshots to close, before it follows a map that has grown."""
+_MAX_READERS = 512
+_HEIGHT_BYTES = 8
+_META_HEIGHT = b"height"
+_META_APP_HASH = b"app_hash"
+
+
+class StoreError(Exception):
+    """The database can't be used as asked."""
+
+
+class StoreMissing(StoreError):
+    """There is no database yet."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep the path."""
+        super().__init__(f"no chain database at {path}: start the chain first (`chain-node start --home ...`)")
+        self.path = path
+
+
+class SnapshotsHeldOpen(StoreError):
+    """The map grew and this process can't follow while it reads."""
+
+    def __init__(self, num_open: int) -> None:
+        """Keep the count."""
+        super().__init__(
+            f"the database grew, and {num_open} snapshots of this process stayed open for"
+            f" {_REMAP_DEADLINE_SECONDS:.0f} s: close a snapshot before slow work"
+        )
+        self.num_open = num_open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A block that is ready to be made durable."""
+
+    height: Height
+    """0 for genesis."""
+    app_hash: bytes
+    """32 bytes, of the state with the changes."""
+    changes: Sequence[tuple[bytes, bytes | None]]
+    """State keys that differ; None means deleted."""
+    block: Block
+    """Its record."""
+    receipts: Sequence[Receipt]
+    """Of its transactions, in order."""
+    transactions: Sequence[Transaction]
+    """Those executed, in the receipts' order."""
+    timer_logs: Sequence[Log]
+    """Emitted after the last transaction."""
+
+
+class Snapshot:
+    """The chain as of one block; close it before slow work."""
+
+    __slots__ = ("_databases", "_transaction")
+
+    def __init__(self, transaction: lmdb.Transaction, databases: dict[bytes, Any]) -> None:
+        """Read through ``transaction``."""
+        self._transaction = transaction
+        self._databases = databases
+
+    @property
+    def is_empty(self) -> bool:
+        """True before genesis was written."""
+        return self._get(b"meta", _META_HEIGHT) is None
+
+    @property
+    def height(self) -> Height:
+        """The newest block, 0 at genesis and before."""
+        return Height(int.from_bytes(self._get(b"meta", _META_HEIGHT) or b"", "big"))
+
+    @property
+    def app_hash(self) -> bytes:
+        """32 bytes after block ``height``; empty before genesis."""
+        return self._get(b"meta", _META_APP_HASH) or b""
+
+    @property
+    def state(self) -> Base:
+        """The state after block ``height``; usable while the snapshot is open."""
+        return _SnapshotState(self._transaction, self._databases[b"state"])
+
+    def genesis_info(self) -> ChainParameters:
+        """Return the chain's ids, genesis hash, gas limit and base fee."""
+        parameters = get_parameters(self.state)
+        if parameters is None:
+            raise StoreError("the chain has no genesis yet: wait for its first block")
+        return parameters
+
+    def environment(self, *, is_pending: bool = False) -> BlockEnvironment:
+        """Return the environment of the newest block, or of the one to come, for ``simulate_call``."""
+        block = self.block(self.height)
+        assert block is not None, "height and block are written together"
+        return BlockEnvironment(
+            height=Height(block.height + 1) if is_pending else block.height,
+            time_seconds=block.time_seconds,
+            proposer=block.proposer,
+            block_seed=self.app_hash,
+            parameters=self.genesis_info(),
+        )
+
+    def block(self, height: Height | int) -> Block | None:
+        """Return the block at a height, None where there is none."""
+        value = self._get(b"blocks", _encode_height(height)) if height >= 0 else None
+        return None if value is None else _decode_block(value)
+
+    def height_of_block_hash(self, block_hash: bytes) -> Height | None:
+        """Return the height of a block by its hash."""
+        value = self._get(b"block_heights", block_hash) if block_hash else None
+        return None if value is None else Height(int.from_bytes(value, "big"))
+
+    def transaction(self, transaction_hash: bytes) -> tuple[Transaction, Height, int] | None:
+        """Return (transaction, height, index in its block) of an executed transaction."""
+        value = self._get(b"transactions", transaction_hash) if transaction_hash else None
+        if value is None:
+            return None
+        height, index, sender, raw = msgpack.unpackb(value)
+        return restore_transaction(raw, Address(sender)), Height(height), index
+
+    def receipts(self, height: Height | int) -> list[Receipt]:
+        """Return the receipts of a block, in order; empty where there is no block."""
+        return [_decode_receipt(fields) for fields in self._receipt_record(height)[0]]
+
+    def timer_logs(self, height: Height | int) -> list[Log]:
+        """Return the logs of a block that belong to no transaction; their indices follow the receipts' logs."""
+        return [_decode_log(fields) for fields in self._receipt_record(height)[1]]
+
+    def _receipt_record(self, height: int) -> tuple[list[Any], list[Any]]:
+        value = self._get(b"receipts", _encode_height(height)) if height >= 0 else None
+        if value is None:
+            return [], []
+        receipts, logs = msgpack.unpackb(value)
+        return receipts, logs
+
+    def _get(self, database: bytes, key: bytes) -> bytes | None:
+        value = self._transaction.get(key, db=self._databases[database])
+        return None if value is None else bytes(value)
+
+
+class Reader:
+    """Read-only access from another process than the writer's; safe to share between threads."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the database in ``directory`` (``<home>/app``); raises StoreMissing."""
+        if not (directory / "data.mdb").exists():
+            raise StoreMissing(directory)
+        self._env = lmdb.open(
+            str(directory), readonly=True, max_dbs=len(DATABASES), max_readers=_MAX_READERS, readahead=False
+        )
+        self._databases = _open_databases(self._env, directory, is_writer=False)
+        self._is_free = Condition()
+        self._num_open = 0
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Open a consistent view of the newest block."""
+        transaction = self._begin()
+        try:
+            yield Snapshot(transaction, self._databases)
+        finally:
+            transaction.abort()
+            with self._is_free:
+                self._num_open -= 1
+                self._is_free.notify_all()
+
+    def close(self) -> None:
+        """Close the database; every snapshot must be closed before."""
+        self._env.close()
+
+    def __enter__(self) -> Reader:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _begin(self) -> lmdb.Transaction:
+        with self._is_free:
+            try:
+                transaction = self._env.begin(buffers=False)
+            except lmdb.MapResizedError:
+                if not self._is_free.wait_for(lambda: self._num_open == 0, timeout=_REMAP_DEADLINE_SECONDS):
+                    raise SnapshotsHeldOpen(self._num_open) from None
+                self._env.set_mapsize(0)
+                transaction = self._env.begin(buffers=False)
+            self._num_open += 1
+            return transaction
+
+
+class Store:
+    """The one writer."""
+
+    def __init__(self, directory: Path, *, map_bytes: int = INITIAL_MAP_BYTES) -> None:
+        """Open or create the database; clears reader slots that dead processes left."""
+        directory.mkdir(parents=True, exist_ok=True)
+        existing = (directory / "data.mdb").stat().st_size if (directory / "data.mdb").exists() else 0
+        self._env = lmdb.open(
+            str(directory),
+            map_size=max(map_bytes, existing * _GROWTH_FACTOR),
+            max_dbs=len(DATABASES),
+            max_readers=_MAX_READERS,
+            readahead=False,
+        )
+        self._env.reader_check()
+        self._databases = _open_databases(self._env, directory, is_writer=True)
+        self._reading = self._env.begin()
+
+    @property
+    def committed(self) -> Snapshot:
+        """The newest durable block; valid until the next ``commit``."""
+        return Snapshot(self._reading, self._databases)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Snapshot]:
+        """Do as ``Reader.snapshot``, inside the writer's process."""
+        yield self.committed
+
+    def commit(self, candidate: Candidate) -> None:
+        """Make a block durable, all or nothing."""
+        self._reading.abort()
+        self._grow_if_needed()
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    self._write(transaction, candidate)
+                break
+            except lmdb.MapFullError:
+                self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
+        self._reading = self._env.begin()
+
+    def wipe(self) -> None:
+        """Forget everything: InitChain starts a chain from nothing."""
+        self._reading.abort()
+        with self._env.begin(write=True) as transaction:
+            for database in self._databases.values():
+                transaction.drop(database, delete=False)
+        self._reading = self._env.begin()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._reading.abort()
+        self._env.close()
+
+    def _write(self, transaction: lmdb.Transaction, candidate: Candidate) -> None:
+        state = self._databases[b"state"]
+        for key, value in candidate.changes:
+            if value is None:
+                transaction.delete(key, db=state)
+            else:
+                transaction.put(key, value, db=state)
+        height = _encode_height(candidate.height)
+        transaction.put(height, _encode_block(candidate.block), db=self._databases[b"blocks"])
+        transaction.put(candidate.block.hash, height, db=self._databases[b"block_heights"])
+        receipts = [_encode_receipt(receipt) for receipt in candidate.receipts]
+        logs = [_encode_log(log) for log in candidate.timer_logs]
+        if receipts or logs:
+            transaction.put(height, msgpack.packb([receipts, logs]), db=self._databases[b"receipts"])
+        for index, executed in enumerate(candidate.transactions):
+            record = msgpack.packb([candidate.height, index, executed.sender, executed.raw])
+            transaction.put(executed.hash, record, db=self._databases[b"transactions"])
+        transaction.put(_META_HEIGHT, height, db=self._databases[b"meta"])
+        transaction.put(_META_APP_HASH, candidate.app_hash, db=self._databases[b"meta"])
+
+    def _grow_if_needed(self) -> None:
+        info = self._env.info()
+        used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
+        if (info["map_size"] - used) * _HEADROOM_DIVISOR < info["map_size"]:
+            self._env.set_mapsize(info["map_size"] * _GROWTH_FACTOR)
+
+
+class _SnapshotState:
+    """A Base over one LMDB transaction."""
+
+    __slots__ = ("_database", "_transaction")
+
+    def __init__(self, transaction: lmdb.Transaction, database: Any) -> None:
+        self._transaction = transaction
+        self._database = database
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, None where there is none."""
+        value = self._transaction.get(key, db=self._database)
+        return None if value is None else bytes(value)
+
+    def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, ascending."""
+        with self._transaction.cursor(db=self._database) as cursor:
+            if not cursor.set_range(start):
+                return
+            for found, value in cursor:
+                key = bytes(found)
+                if key >= stop:
+                    return
+                yield key, bytes(value)
+
+
+def iterate_all(state: Base) -> Iterator[tuple[bytes, bytes]]:
+    """Yield every pair of the state, ascending; keys begin with an ASCII prefix."""
+    return state.iterate(b"\x00", b"\xff")
+
+
+def _open_databases(env: lmdb.Environment, directory: Path, *, is_writer: bool) -> dict[bytes, Any]:
+    try:
+        return {name: env.open_db(name, create=is_writer) for name in DATABASES}
+    except lmdb.NotFoundError as error:
+        env.close()
+        raise StoreMissing(directory) from error
+
+
+def _encode_height(height: int) -> bytes:
+    return height.to_bytes(_HEIGHT_BYTES, "big")
+
+
+def _encode_big(value: int) -> bytes:
+    return value.to_bytes(32, "big")
+
+
+def _encode_block(block: Block) -> bytes:
+    fields = {name: getattr(block, name) for name in Block.__dataclass_fields__}
+    fields["base_fee"] = _encode_big(block.base_fee)
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def _decode_block(value: bytes) -> Block:
+    fields = msgpack.unpackb(value)
+    fields["base_fee"] = Amount(int.from_bytes(fields["base_fee"], "big"))
+    fields["transactions"] = tuple(fields["transactions"])
+    return Block(**fields)
+
+
+def _encode_receipt(receipt: Receipt) -> list[Any]:
+    return [
+        receipt.transaction,
+        receipt.status,
+        receipt.gas_used,
+        receipt.cumulative_gas_used,
+        _encode_big(receipt.effective_gas_price),
+        [_encode_log(log) for log in receipt.logs],
+        receipt.output,
+        receipt.error,
+        receipt.log_index,
+    ]
+
+
+def _decode_receipt(fields: Sequence[Any]) -> Receipt:
+    transaction, status, gas_used, cumulative, price, logs, output, error, log_index = fields
+    return Receipt(
+        transaction=Hash(transaction),
+        status=status,
+        gas_used=gas_used,
+        cumulative_gas_used=cumulative,
+        effective_gas_price=Amount(int.from_bytes(price, "big")),
+        logs=tuple(_decode_log(log) for log in logs),
+        output=output,
+        error=error,
+        log_index=log_index,
+    )
+
+
+def _encode_log(log: Log) -> list[Any]:
+    return [log.address, list(log.topics), log.data]
+
+
+def _decode_log(fields: Sequence[Any]) -> Log:
+    address, topics, data = fields
+    return Log(address=Address(address), topics=tuple(topics), data=data)
