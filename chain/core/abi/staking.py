@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chain.core.abi.declare import Contract, call, error, event, fields, payable, view
+from chain.core.abi.shared import CALL_ERRORS
 
 STAKING_ADDRESS = bytes.fromhex("0000000000000000000000000000000000001002")
 
@@ -33,5 +34,6 @@ STAKING = Contract(
         error("InsufficientBond", "", "uint256 expected", "uint256 got"),
         error("NothingUnlocked", "", "uint64 unlockHeight", "uint64 height"),
         error("ZeroAmount", ""),
+        *CALL_ERRORS,
     ),
 )

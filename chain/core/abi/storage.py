@@ -6,6 +6,7 @@ A lease is paid for size x blocks at its tier's price; heights are block heights
 from __future__ import annotations
 
 from chain.core.abi.declare import Contract, call, error, event, fields, payable, struct, view
+from chain.core.abi.shared import CALL_ERRORS, CERTIFICATE_ERRORS
 
 STORAGE_ADDRESS = bytes.fromhex("0000000000000000000000000000000000001001")
 
@@ -106,14 +107,7 @@ STORAGE = Contract(
         event("BlobReleased", "", "indexed bytes32 blob", "uint64 releaseHeight"),
     ),
     errors=(
-        error("BadCertificate", "The certificate does not verify; reason says which check failed.", "string reason"),
-        error("NotEnoughSignatures", "", "uint32 expected", "uint32 got"),
-        error("WrongEpoch", "", "uint64 expected", "uint64 got"),
-        error("CertificateExpired", "", "uint64 expiryHeight", "uint64 height"),
-        error("WrongTier", "", "uint8 expected", "uint8 got"),
-        error("UnknownTier", "", "uint8 got"),
-        error("LeaseTooShort", "", "uint64 minimum", "uint64 got"),
-        error("LeaseTooLong", "", "uint64 maximum", "uint64 got"),
+        *CERTIFICATE_ERRORS,
         error("FeeTooSmall", "", "uint256 expected", "uint256 got"),
         error("UnknownBlob", "", "bytes32 blob"),
         error("NoLease", "", "bytes32 blob", "address got"),
@@ -123,5 +117,6 @@ STORAGE = Contract(
         error("UnknownNode", "", "address operator"),
         error("BadUrl", "", "string reason"),
         error("TooMany", "", "uint256 maximum", "uint256 got"),
+        *CALL_ERRORS,
     ),
 )

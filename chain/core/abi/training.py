@@ -9,6 +9,7 @@ token (1e-6), deadlines are block heights.
 from __future__ import annotations
 
 from chain.core.abi.declare import Contract, call, error, event, fields, payable, struct, view
+from chain.core.abi.shared import CALL_ERRORS, CERTIFICATE_ERRORS
 
 TRAINING_ADDRESS = bytes.fromhex("0000000000000000000000000000000000001000")
 
@@ -291,6 +292,13 @@ TRAINING = Contract(
             "CheckpointPartStored", "", "indexed uint64 run", "indexed uint64 version", "uint32 part", "bytes32 blob"
         ),
         event("CheckpointCertified", "", "indexed uint64 run", "indexed uint64 version", "bytes32 root"),
+        event(
+            "EscrowReturned",
+            "The rest, after the final checkpoint.",
+            "indexed uint64 run",
+            "address to",
+            "uint256 amount",
+        ),
         event("EvaluationRecorded", "", "indexed uint64 run", "indexed uint64 version", "uint64 lossMicro"),
     ),
     errors=(
@@ -330,5 +338,12 @@ TRAINING = Contract(
         error("PartAlreadyStored", "", "uint32 part", "bytes32 blob"),
         error("NotYourPart", "", "address expected", "address got"),
         error("AlreadyEvaluated", "", "uint64 version", "uint64 lossMicro"),
+        error("PreviousUnsettled", "A vote waits until the round before has settled.", "uint64 round"),
+        error("CheckpointSuperseded", "A later checkpoint is certified.", "uint64 version", "uint64 certifiedVersion"),
+        error("SealedNotSupported", "Sealed runs are not offered yet."),
+        error("PaidRunNeedsAllowList", "A run with a reward must be allow-listed until audits exist."),
+        error("EmptyPayload", "A payload or a checkpoint part has at least one byte.", "bytes32 blob"),
+        *CERTIFICATE_ERRORS,
+        *CALL_ERRORS,
     ),
 )

@@ -1,0 +1,1 @@
+"""The native system contracts: Training, Storage, Staking."""

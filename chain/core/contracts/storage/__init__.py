@@ -1,0 +1,1 @@
+"""The Storage contract: nodes, committees, certificates, leases, prices."""

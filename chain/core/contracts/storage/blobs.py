@@ -1,0 +1,150 @@
+"""Blobs, leases and pins: what stores must keep, and until when (DESIGN 5 and 6; DA.md, *Rules*).
+
+A lease belongs to (blob, owner), so two payers never delete each other's bytes.  The round machine *pins* a
+payload until a later checkpoint is certified, and a checkpoint until the next one is.  Invariant: a blob's
+release height is the largest u64 while it is pinned, and otherwise never before the end of any lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chain.core.abi.refusal import Refusal
+from chain.core.contracts.storage.certificates import StoredBlob
+from chain.core.contracts.storage.keys import STORAGE, blob_key, lease_key
+from chain.core.contracts.storage.pricing import compute_fee, get_tier
+from chain.core.record_codec import RecordCodec, pack, unpack
+from chain.core.state import Overlay
+from chain.core.turn import Turn
+from chain.core.types import Address, Amount
+
+PINNED_HEIGHT = 2**64 - 1
+"""Release height of a pinned blob."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Blob:
+    """A certified blob; owner, tier, epoch and expiry are those of the longest lease."""
+
+    owner: Address
+    """Payer of the longest lease."""
+    size_bytes: int
+    """Before coding."""
+    tier: int
+    """Promise."""
+    epoch: int
+    """Committee that keeps it."""
+    certified_height: int
+    """When it was first certified."""
+    expiry_height: int
+    """End of the longest lease."""
+    num_pins: int
+    """Reasons to keep it beyond its leases."""
+    unpinned_height: int
+    """When the last pin went, 0 if there never was one."""
+    paid: int
+    """Wei, all leases together."""
+
+
+_BLOB = RecordCodec(Blob)
+
+
+def get_blob(state: Overlay, blob: bytes) -> Blob | None:
+    """Return a blob, None where unknown."""
+    value = state.get(blob_key(blob))
+    return _BLOB.decode(value) if value is not None else None
+
+
+def get_lease_expiry(state: Overlay, blob: bytes, owner: Address) -> int:
+    """Return the end of an owner's lease, 0 where there is none."""
+    value = state.get(lease_key(blob, owner))
+    return int(unpack(value)) if value is not None else 0
+
+
+def compute_release_height(blob: Blob) -> int:
+    """Return the first height at which stores may delete the blob."""
+    return PINNED_HEIGHT if blob.num_pins else max(blob.expiry_height, blob.unpinned_height)
+
+
+def compute_lease_fee(state: Overlay, stored: StoredBlob, owner: Address, height: int) -> Amount:
+    """Return what a lease up to the certificate's expiry costs: only the blocks the owner has not paid yet."""
+    paid_until = max(height, get_lease_expiry(state, stored.blob, owner))
+    if stored.expiry_height <= paid_until:
+        return Amount(0)
+    return compute_fee(get_tier(state, stored.tier), stored.size_bytes, stored.expiry_height - paid_until)
+
+
+def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: Amount) -> None:
+    """Record a certified blob and the owner's lease of it; the fee has been paid."""
+    state = turn.state
+    expiry = max(stored.expiry_height, get_lease_expiry(state, stored.blob, owner))
+    blob = get_blob(state, stored.blob)
+    if blob is None:
+        blob = Blob(
+            owner=owner,
+            size_bytes=stored.size_bytes,
+            tier=stored.tier,
+            epoch=stored.epoch,
+            certified_height=turn.height,
+            expiry_height=expiry,
+            num_pins=0,
+            unpinned_height=0,
+            paid=0,
+        )
+    elif expiry >= blob.expiry_height:
+        blob.owner, blob.tier, blob.epoch, blob.expiry_height = owner, stored.tier, stored.epoch, expiry
+    blob.paid += fee
+    _save_blob(state, stored.blob, blob)
+    state.set(lease_key(stored.blob, owner), pack(expiry))
+    turn.emit(STORAGE, "BlobCertified", stored.blob, owner, stored.size_bytes, stored.tier, expiry, fee)
+
+
+def process_renewal(turn: Turn, blob_id: bytes, owner: Address, expiry_height: int) -> Amount:
+    """Lengthen a lease that is still alive and return its fee."""
+    # CHECKS
+    state = turn.state
+    blob = get_blob(state, blob_id)
+    if blob is None:
+        raise Refusal("UnknownBlob", blob_id)
+    old_expiry = get_lease_expiry(state, blob_id, owner)
+    if old_expiry <= turn.height:  # none, or over: the bytes may be gone
+        raise Refusal("NoLease", blob_id, owner)
+    tier = get_tier(state, blob.tier)
+    if expiry_height <= old_expiry:
+        raise Refusal("LeaseTooShort", old_expiry + 1, expiry_height)
+    if expiry_height > turn.height + tier.max_blocks:
+        raise Refusal("LeaseTooLong", turn.height + tier.max_blocks, expiry_height)
+    # EFFECTS
+    fee = compute_fee(tier, blob.size_bytes, expiry_height - old_expiry)
+    if expiry_height >= blob.expiry_height:
+        blob.owner, blob.expiry_height = owner, expiry_height
+    blob.paid += fee
+    _save_blob(state, blob_id, blob)
+    state.set(lease_key(blob_id, owner), pack(expiry_height))
+    # EVENTS
+    turn.emit(STORAGE, "LeaseRenewed", blob_id, owner, expiry_height, fee)
+    return fee
+
+
+def process_pin(turn: Turn, blob_id: bytes) -> None:
+    """Keep a certified blob until ``process_unpin``; pins are counted."""
+    blob = get_blob(turn.state, blob_id)
+    assert blob is not None, "only certified blobs are pinned"
+    blob.num_pins += 1
+    _save_blob(turn.state, blob_id, blob)
+
+
+def process_unpin(turn: Turn, blob_id: bytes) -> None:
+    """Take one pin away; with the last one the blob goes at the end of its leases."""
+    blob = get_blob(turn.state, blob_id)
+    assert blob is not None, "a pinned blob is known"
+    assert blob.num_pins > 0, "a pin is taken away once"
+    blob.num_pins -= 1
+    if blob.num_pins == 0:
+        blob.unpinned_height = turn.height
+        turn.emit(STORAGE, "BlobReleased", blob_id, compute_release_height(blob))
+    _save_blob(turn.state, blob_id, blob)
+
+
+def _save_blob(state: Overlay, blob_id: bytes, blob: Blob) -> None:
+    state.set(blob_key(blob_id), _BLOB.encode(blob))

@@ -1,0 +1,1 @@
+"""The Training contract: the ABI's shell around the round machine."""
