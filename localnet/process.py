@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from localnet.core.errors import ChildExited
+from localnet.core.errors import CannotStart, ChildExited
 
 LEASH = Path(__file__).with_name("leash.py")
 """The launcher that ties a process to its parent's life."""
@@ -101,20 +101,30 @@ def start_child(
     log: Path,
     environment: Mapping[str, str] | None = None,
     nice: int = 0,
+    output: Path | None = None,
+    is_leashed: bool = True,
 ) -> Child:
-    """Start ``command`` on a leash, in a process group of its own, its output appended to ``log``."""
+    """Start ``command`` in a process group of its own, what it says appended to ``log``.
+
+    With ``output`` its standard output goes there alone.  On a leash it ends when this process does; without
+    one, in a session of its own, it may be left running on purpose.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     polite = ["nice", "-n", str(nice)] if nice else []
-    leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())]
-    with log.open("ab") as sink:
-        process = subprocess.Popen(
-            [*leash, *polite, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env=None if environment is None else dict(environment),
-            process_group=0,
-        )
+    leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())] if is_leashed else []
+    with log.open("ab") as sink, (output or log).open("wb" if output else "ab") as standard_output:
+        try:
+            process = subprocess.Popen(
+                [*leash, *polite, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=standard_output,
+                stderr=sink,
+                env=None if environment is None else dict(environment),
+                process_group=0 if is_leashed else None,
+                start_new_session=not is_leashed,
+            )
+        except OSError as error:
+            raise CannotStart(name, str(command[0]), error.strerror or type(error).__name__) from error
     return Child(name, process, log)
 
 

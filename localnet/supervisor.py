@@ -55,10 +55,21 @@ class Supervisor:
         """All children that are watched, in the order in which they were started."""
         return tuple(child for _, child in self._children)
 
-    def start(self, name: str, command: Sequence[str], *, stage: Stage, nice: int = 0) -> Child:
-        """Start a process and watch over it from now on."""
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        stage: Stage,
+        nice: int = 0,
+        output: Path | None = None,
+        is_leashed: bool = True,
+    ) -> Child:
+        """Start a process (see `start_child`) and watch over it from now on."""
         log = self.logs / f"{name}.log"
-        child = start_child(name, command, log=log, environment=self._environment, nice=nice)
+        child = start_child(
+            name, command, log=log, environment=self._environment, nice=nice, output=output, is_leashed=is_leashed
+        )
         self._children.append((stage, child))
         return child
 

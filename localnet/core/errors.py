@@ -2,6 +2,7 @@
 
 LocalnetError
 ├── NoFreePort            no port in the range could be bound
+├── CannotStart           a command is not there
 ├── ChildExited           a process that should be up has ended
 ├── NotReadyInTime        a condition did not come true before its deadline
 ├── DevnetAlreadyUp       another supervisor holds the home
@@ -31,6 +32,15 @@ class NoFreePort(LocalnetError):
         self.host = host
         self.first = first
         self.last = last
+
+
+class CannotStart(LocalnetError):
+    """A command is not there."""
+
+    def __init__(self, name: str, command: str, why: str) -> None:
+        """Keep the command."""
+        super().__init__(f"{name} cannot be started: {command}: {why}; make setup installs the commands")
+        self.command = command
 
 
 class ChildExited(LocalnetError):

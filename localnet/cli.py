@@ -1,0 +1,301 @@
+"""`localnet up | down | status | fund`: a devnet on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import asdict
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError
+from contracts.bindings.keys import address_of, load_key
+from contracts.bindings.sender import Sender
+from localnet.core.config import FUND_TOKENS, RPC_PORT, WEI_PER_TOKEN, DevnetConfig
+from localnet.core.errors import DevnetAlreadyUp, DevnetNotUp, LocalnetError, NotReadyInTime, Stopped
+from localnet.devnet import Devnet, find_running, hold_home, reset_home
+from localnet.process import end_processes, get_family, is_alive, read_tail, start_child, stop_by_id, stop_children
+from localnet.record import DevnetRecord, Phase, load_record, load_up
+from localnet.stopping import StopRequest
+from localnet.supervisor import Supervisor
+
+DEFAULT_HOME = Path(".cache/devnet")
+"""Under the working directory; not in git."""
+DOWN_SECONDS = 14.0
+"""The supervisor's own ten seconds and a margin, before `down` ends it and its descendants itself."""
+DETACH_SECONDS = 180.0
+"""`up --detach` waits this long for the devnet to be ready."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A devnet on this machine: chain, stores, faucet.")
+
+Home = Annotated[Path, typer.Option(help="Where everything of the devnet lies.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def up(
+    home: Home = DEFAULT_HOME,
+    validators: Annotated[int, typer.Option(help="Validators.")] = 1,
+    storage: Annotated[int, typer.Option(help="Storage nodes; from 4 on one may lie or be dead.")] = 4,
+    host: Annotated[str, typer.Option(help="Listen address; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    advertise: Annotated[str, typer.Option(help="By which address other machines reach this one.")] = "",
+    rpc_port: Annotated[int, typer.Option(help="JSON-RPC and the page; the next free one if busy.")] = RPC_PORT,
+    capacity: Annotated[str, typer.Option(help="What each storage node offers.")] = "2GB",
+    reset: Annotated[bool, typer.Option("--reset", help="Forget the chain of last time.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Leave it running in the background.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring a devnet up; in the foreground until Ctrl-C unless --detach."""
+    try:
+        config = DevnetConfig(
+            home=home.resolve(),
+            host=host,
+            advertise=advertise,
+            rpc_port=rpc_port,
+            num_validators=validators,
+            num_storage=storage,
+            capacity=capacity,
+        )
+    except ValueError as error:
+        fail(str(error))
+    if detach:
+        up_detached(config, is_reset=reset, as_json=as_json)
+    else:
+        raise typer.Exit(up_foreground(config, is_reset=reset, as_json=as_json))
+
+
+@app.command()
+def down(
+    home: Home = DEFAULT_HOME, quiet: Annotated[bool, typer.Option("--quiet")] = False, as_json: Json = False
+) -> None:
+    """Stop a devnet and everything it started."""
+    try:
+        record = load_record(home)
+    except LocalnetError as error:
+        if quiet:
+            return
+        fail(str(error))
+    was_up = stop_devnet(record)
+    if as_json:
+        print(json.dumps({"home": record.home, "was_up": was_up}))
+    elif not quiet:
+        print("stopped" if was_up else f"nothing was up in {record.home}")
+
+
+@app.command()
+def status(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
+    """Say what is up; exit code 1 when nothing is."""
+    try:
+        record = load_record(home)
+    except LocalnetError as error:
+        fail(str(error))
+    facts = collect_status(record)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        print_status(facts)
+    if not record.is_up:
+        raise typer.Exit(1)
+
+
+@app.command()
+def fund(
+    address: Annotated[str, typer.Argument(help="0x...; who gets the money.")],
+    tokens: Annotated[str, typer.Option(help="How much, in whole tokens or a decimal part.")] = str(FUND_TOKENS),
+    home: Home = DEFAULT_HOME,
+    as_json: Json = False,
+) -> None:
+    """Send money from the faucet."""
+    try:
+        amount = int(Decimal(tokens) * WEI_PER_TOKEN)
+        if amount <= 0:
+            fail(f"--tokens is {tokens}, expected more than 0")
+        record = load_up(home)
+        outcome = send_from_faucet(record, address, amount)
+        client = ChainClient([record.rpc_url])
+        balance = client.balance(address)
+        client.close()
+    except InvalidOperation:
+        fail(f"--tokens is {tokens!r}, expected a number such as 1000 or 0.5")
+    except (LocalnetError, BindingError, ValueError) as error:
+        fail(str(error))
+    if as_json:
+        print(json.dumps({"transaction": outcome, "balance_wei": str(balance)}))
+    else:
+        print(f"sent {tokens} to {address}; its balance is {Decimal(balance) / WEI_PER_TOKEN:f}; transaction {outcome}")
+
+
+def send_from_faucet(record: DevnetRecord, address: str, amount: int) -> str:
+    """Send ``amount`` wei from the faucet and return the transaction's hash."""
+    client = ChainClient([record.rpc_url])
+    try:
+        outcome = Sender(client, load_key(Path(record.faucet_key))).transfer(address, amount)
+    finally:
+        client.close()
+    return "0x" + bytes(outcome.transaction_hash).hex()
+
+
+def up_foreground(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> int:
+    """Supervise a devnet until somebody asks to stop; return the exit code."""
+    home = Path(config.home)
+    stop = StopRequest()
+    stop.listen()
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    try:
+        with hold_home(home):
+            if is_reset:
+                reset_home(home)
+            with Supervisor(logs=home / "logs", adopts_orphans=True) as supervisor:
+                devnet = Devnet(config, supervisor, stop, say)
+                phase, why, code = Phase.STOPPED, "", 0
+                try:
+                    record = devnet.start()
+                    if as_json:
+                        print(json.dumps(asdict(record)), flush=True)
+                    else:
+                        print_ready(record)
+                    devnet.watch()
+                except Stopped:
+                    code = 0 if devnet.record.phase is Phase.READY else INTERRUPTED
+                except (LocalnetError, BindingError) as error:
+                    phase, why, code = Phase.FAILED, str(error), 1
+                    print(error, file=sys.stderr)
+                finally:
+                    say("stopping the devnet ...")
+                    supervisor.stop()
+                    devnet.finish(phase, why)
+            return code
+    except LocalnetError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
+    """Start a supervisor of its own session, wait until its devnet is ready, and leave it."""
+    home = Path(config.home)
+    running = find_running(home)
+    if running is not None:
+        fail(str(DevnetAlreadyUp(str(home), running.supervisor.pid)))
+    if is_reset:
+        reset_home(home)
+    log = home / "localnet.log"
+    home.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "localnet.cli", "up", "--home", str(home), "--storage", str(config.num_storage)]
+    command += ["--validators", str(config.num_validators), "--host", config.host, "--advertise", config.advertise]
+    command += ["--rpc-port", str(config.rpc_port), "--capacity", config.capacity]
+    stop = StopRequest()
+    stop.listen()
+    child = start_child("localnet up", command, log=log, is_leashed=False)
+    record: DevnetRecord | None = None
+
+    def is_ready() -> bool:
+        nonlocal record
+        child.check()
+        with contextlib.suppress(DevnetNotUp):
+            record = load_record(home)
+        return record is not None and record.supervisor.pid == child.id.pid and record.phase is Phase.READY
+
+    try:
+        stop.wait_until(is_ready, "the devnet", deadline_seconds=DETACH_SECONDS)
+    except (LocalnetError, Stopped) as error:
+        stop_children([child])
+        if isinstance(error, Stopped):
+            raise typer.Exit(INTERRUPTED) from error
+        fail(f"{error}\n{read_tail(log)}" if isinstance(error, NotReadyInTime) else str(error))
+    assert record is not None
+    if as_json:
+        print(json.dumps(asdict(record)))
+    else:
+        print_ready(record)
+
+
+def stop_devnet(record: DevnetRecord) -> bool:
+    """Stop what a record names, by id and start time; return whether anything was up."""
+    families = [member for one in record.processes for member in get_family(one.id)]
+    living = [one for one in record.processes if is_alive(one.id)]
+    was_up = is_alive(record.supervisor)
+    if was_up:
+        stop_by_id(record.supervisor, term_seconds=DOWN_SECONDS)
+    for one in reversed(living):
+        stop_by_id(one.id, term_seconds=1.0)
+    end_processes(families)
+    return was_up or bool(living)
+
+
+def collect_status(record: DevnetRecord) -> dict[str, Any]:
+    """Collect what `status` shows."""
+    facts: dict[str, Any] = {
+        "home": record.home,
+        "phase": record.phase.value if record.is_up or record.phase in (Phase.FAILED, Phase.STOPPED) else "dead",
+        "is_up": record.is_up,
+        "why": record.why,
+        "chain_id": record.chain_id,
+        "rpc_url": record.rpc_url,
+        "height": None,
+        "storage_urls": list(record.storage_urls),
+        "processes": [{"name": one.name, "pid": one.id.pid, "is_alive": is_alive(one.id)} for one in record.processes],
+    }
+    if record.is_up and record.rpc_url:
+        client = ChainClient([record.rpc_url], timeout_seconds=2.0)
+        with contextlib.suppress(BindingError):
+            facts["height"] = client.height()
+            facts["evm_chain_id"] = client.chain_id()
+        client.close()
+    return facts
+
+
+def print_status(facts: dict[str, Any]) -> None:
+    """Print what `status` shows as a table."""
+    table = Table(title=f"devnet in {facts['home']}: {facts['phase']}")
+    for heading in ("process", "pid", "alive"):
+        table.add_column(heading)
+    for one in facts["processes"]:
+        table.add_row(one["name"], str(one["pid"]), "yes" if one["is_alive"] else "NO")
+    console = Console()
+    console.print(table)
+    console.print(f"JSON-RPC {facts['rpc_url']}  block {facts['height']}  chain {facts['chain_id']}")
+    if facts["why"]:
+        console.print(facts["why"])
+
+
+def print_ready(record: DevnetRecord) -> None:
+    """Say how to talk to the devnet and how to stop it."""
+    home = os.path.relpath(record.home)
+    faucet = address_of(load_key(Path(record.faucet_key)))
+    print(
+        f"devnet {record.chain_id} is up\n"
+        f"  JSON-RPC and page  {record.rpc_url}\n"
+        f"  storage nodes      {' '.join(record.storage_urls)}\n"
+        f"  money              localnet fund 0x... --home {home}   (faucet {faucet})\n"
+        f"  logs               {home}/logs\n"
+        f"  stop               localnet down --home {home}",
+        flush=True,
+    )
+
+
+def fail(message: str) -> NoReturn:
+    """Print why on stderr and end with exit code 1."""
+    print(message, file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

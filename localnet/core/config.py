@@ -1,0 +1,70 @@
+"""What a devnet consists of, and where its files lie.
+
+Layout of a home:  devnet.json (what is up), faucet.key, operators/node-I.key, alloc.json, validator-0/
+(chain-node's home), storage-I/ (a storage node's home), logs/NAME.log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+
+RECORD_NAME = "devnet.json"
+"""The file that says what is up; its presence also marks a directory as ours."""
+RPC_PORT = 8545
+"""The port that wallets and tools expect of an Ethereum node."""
+FIRST_STORAGE_PORT = 9100
+"""Storage node I listens on this plus I, where that is free."""
+MOST_STORAGE_NODES = 64
+"""Seats of a committee (DESIGN 5)."""
+WEI_PER_TOKEN = 10**18
+"""One token; the tables show it as one dollar."""
+FAUCET_TOKENS = 1_000_000
+"""What the faucet account has in genesis."""
+OPERATOR_TOKENS = 1_000
+"""What each storage operator has in genesis, for fees."""
+FUND_TOKENS = 1_000
+"""What `localnet fund` sends unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevnetConfig:
+    """How many of what, and where they listen."""
+
+    home: PurePath
+    """Everything of this devnet is under it."""
+    host: str = "127.0.0.1"
+    """Address that JSON-RPC and the storage nodes listen on; 0.0.0.0 lets other machines in."""
+    advertise: str = ""
+    """Host name or address by which other machines reach this one; empty: the listen address."""
+    rpc_port: int = RPC_PORT
+    """Wish; the next free port is taken where it is busy."""
+    num_validators: int = 1
+    """Validators; more than one needs `chain-node testnet`."""
+    num_storage: int = 4
+    """Storage nodes, 1..64; below 4 no lying node is survived."""
+    capacity: str = "2GB"
+    """What each storage node offers, as its command line takes it."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming field and value."""
+        if self.num_validators != 1:
+            raise ValueError(f"num_validators is {self.num_validators}, expected 1: more are not supported yet")
+        if not 1 <= self.num_storage <= MOST_STORAGE_NODES:
+            raise ValueError(f"num_storage is {self.num_storage}, expected 1..{MOST_STORAGE_NODES}")
+        if not 0 < self.rpc_port < 65536:
+            raise ValueError(f"rpc_port is {self.rpc_port}, expected 1..65535")
+        if self.host == "0.0.0.0" and not self.advertise:
+            raise ValueError("host is 0.0.0.0 and advertise is empty: say by which address others reach this machine")
+
+    @property
+    def public_host(self) -> str:
+        """Host in the URLs that others are told."""
+        return self.advertise or self.host
+
+
+def build_alloc(faucet: str, operators: tuple[str, ...]) -> dict[str, str]:
+    """Return the genesis balances: address -> wei, decimal."""
+    alloc = {faucet: str(FAUCET_TOKENS * WEI_PER_TOKEN)}
+    alloc.update({operator: str(OPERATOR_TOKENS * WEI_PER_TOKEN) for operator in operators})
+    return alloc

@@ -1,0 +1,247 @@
+"""Bring a devnet up: genesis with a faucet, one validator, storage nodes with seats in the committee.
+
+Everything runs from the console scripts that people use themselves.  The supervisor owns the home through a
+lock, so two of them never share it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError
+from contracts.bindings.keys import address_of, create_key, load_key
+from localnet.command import CommandRunner, get_command
+from localnet.core.config import FIRST_STORAGE_PORT, RECORD_NAME, DevnetConfig, build_alloc
+from localnet.core.errors import DevnetAlreadyUp, LocalnetError
+from localnet.ports import choose_port
+from localnet.process import Child, get_own_id
+from localnet.record import DevnetRecord, NamedProcess, Phase, load_record, save_record
+from localnet.stopping import StopRequest
+from localnet.supervisor import Stage, Supervisor
+
+INIT_DEADLINE_SECONDS = 60.0
+"""`chain-node init` writes a few files; importing its libraries on a busy machine is most of it."""
+FIRST_BLOCK_DEADLINE_SECONDS = 60.0
+"""From starting the validator to its first block; about 3 s on two idle cores."""
+SEATS_DEADLINE_SECONDS = 90.0
+"""From starting the storage nodes to a committee with all of them: a registration and a storage epoch."""
+LOCK_NAME = "lock"
+"""Held by the supervisor while it lives."""
+
+Say = Callable[[str], None]
+"""Where progress goes, a line at a time."""
+
+
+@contextmanager
+def hold_home(home: Path) -> Iterator[None]:
+    """Own a home while the block runs; raises DevnetAlreadyUp when another supervisor owns it."""
+    home.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode() or "0"
+            raise DevnetAlreadyUp(str(home), int(holder)) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def reset_home(home: Path) -> None:
+    """Remove the contents of a devnet's home, and of nothing else.
+
+    Raises LocalnetError when the directory holds files and no devnet.json.
+    """
+    names = {path.name for path in home.iterdir()} - {LOCK_NAME, "logs"} if home.exists() else set()
+    if names and RECORD_NAME not in names:
+        raise LocalnetError(f"{home} holds files but no {RECORD_NAME}: not removing them; choose another --home")
+    for name in sorted(names | {"logs"}, key=lambda name: name == RECORD_NAME):
+        path = home / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class Devnet:
+    """A devnet that this process supervises."""
+
+    def __init__(self, config: DevnetConfig, supervisor: Supervisor, stop: StopRequest, say: Say) -> None:
+        """Nothing is started yet; the home must be held (`hold_home`)."""
+        self.config = config
+        self.home = Path(config.home).resolve()
+        self._supervisor = supervisor
+        self._stop = stop
+        self._say = say
+        self._commands = CommandRunner(supervisor, stop)
+        self._storage: list[Child] = []
+        self._reported: set[str] = set()
+        self._ports: set[int] = set()
+        self.record = DevnetRecord(
+            home=str(self.home),
+            phase=Phase.STARTING,
+            supervisor=get_own_id(),
+            processes=(),
+            chain_id="",
+            rpc_url="",
+            storage_urls=(),
+            faucet_key=str(self.home / "faucet.key"),
+        )
+
+    def start(self) -> DevnetRecord:
+        """Bring everything up and return the record, phase READY.
+
+        Raises LocalnetError with the failing step, and Stopped when a person asks to stop.
+        """
+        save_record(self.record)
+        operators = self._provide_keys()
+        chain_id = self._provide_genesis(operators)
+        self._update(chain_id=chain_id)
+        self._start_validator()
+        self._start_storage()
+        self._update(phase=Phase.READY)
+        return self.record
+
+    def watch(self) -> None:
+        """Run until a person asks to stop (Stopped) or the validator ends (ChildExited).
+
+        A storage node that ends is reported once; the others go on, as they would on real machines.
+        """
+        while True:
+            self._stop.pause(0.2)
+            for child in self._supervisor.children:
+                if child in self._storage:
+                    if child.exit_code is not None and child.name not in self._reported:
+                        self._reported.add(child.name)
+                        self._say(f"{child.name} ended with exit code {child.exit_code}; its log is {child.log}")
+                else:
+                    child.check()
+
+    def finish(self, phase: Phase, why: str = "") -> None:
+        """Note that nothing is up any more."""
+        self._update(phase=phase, why=why, processes=())
+
+    def _provide_keys(self) -> tuple[str, ...]:
+        _provide_key(self.home / "faucet.key")
+        return tuple(address_of(_provide_key(self._operator_key(index))) for index in range(self.config.num_storage))
+
+    def _provide_genesis(self, operators: tuple[str, ...]) -> str:
+        marker = self.home / "chain-id"
+        if marker.exists():
+            self._say("the chain of last time goes on (--reset starts a new one)")
+            return marker.read_text(encoding="utf-8").strip()
+        chain_id = f"archipelago-{secrets.token_hex(4)}"
+        alloc = build_alloc(address_of(load_key(self.home / "faucet.key")), operators)
+        (self.home / "alloc.json").write_text(json.dumps(alloc, indent=2) + "\n", encoding="utf-8")
+        shutil.rmtree(self.home / "validator-0", ignore_errors=True)
+        self._commands.run(
+            "chain-init",
+            [
+                *(get_command("chain-node"), "init", "--home", str(self.home / "validator-0")),
+                *("--chain-id", chain_id, "--alloc", str(self.home / "alloc.json")),
+            ],
+            step="write the genesis (chain-node init)",
+            deadline_seconds=INIT_DEADLINE_SECONDS,
+            next_step="read the log below; localnet up --reset starts from nothing",
+            stage=Stage.CHAIN,
+        )
+        marker.write_text(chain_id + "\n", encoding="utf-8")
+        return chain_id
+
+    def _start_validator(self) -> None:
+        port = self._choose_port(self.config.rpc_port)
+        url = f"http://{self.config.public_host}:{port}"
+        self._update(rpc_url=url)
+        self._say(f"chain {self.record.chain_id}: starting one validator, JSON-RPC at {url}")
+        command = [get_command("chain-node"), "start", "--home", str(self.home / "validator-0")]
+        command += ["--rpc-listen", f"{self.config.host}:{port}"]
+        validator = self._supervisor.start("validator-0", command, stage=Stage.CHAIN)
+        self._note_processes()
+        client = ChainClient([url])
+
+        def has_blocks() -> bool:
+            validator.check()
+            try:
+                return client.height() >= 1
+            except BindingError:
+                return False
+
+        self._stop.wait_until(has_blocks, "the first block", deadline_seconds=FIRST_BLOCK_DEADLINE_SECONDS)
+        client.close()
+
+    def _start_storage(self) -> None:
+        urls = []
+        for index in range(self.config.num_storage):
+            port = self._choose_port(FIRST_STORAGE_PORT + index)
+            url = f"http://{self.config.public_host}:{port}"
+            command = [get_command("storage-node"), "start", "--home", str(self.home / f"storage-{index}")]
+            command += ["--chain", self.record.rpc_url, "--listen", f"{self.config.host}:{port}"]
+            command += ["--advertise", url, "--capacity", self.config.capacity]
+            command += ["--key-file", str(self._operator_key(index))]
+            self._storage.append(self._supervisor.start(f"storage-{index}", command, stage=Stage.STORAGE))
+            urls.append(url)
+        self._say(f"starting {len(urls)} storage nodes at {', '.join(urls)}")
+        self._update(storage_urls=tuple(urls))
+        self._note_processes()
+        client = ChainClient([self.record.rpc_url])
+        seats = 0
+
+        def has_seats() -> bool:
+            nonlocal seats
+            self._supervisor.check()
+            try:
+                committee = client.storage.committee(client.storage.epoch())
+            except BindingError:
+                return False
+            seats = sum(1 for seat in committee if seat.url in urls)
+            return seats == len(urls)
+
+        self._stop.wait_until(
+            has_seats,
+            f"{len(urls)} seats in the storage committee",
+            deadline_seconds=SEATS_DEADLINE_SECONDS,
+            last=lambda: f"{seats} seats",
+        )
+        client.close()
+
+    def _choose_port(self, preferred: int) -> int:
+        port = choose_port(self.config.host, preferred, self._ports)
+        self._ports.add(port)
+        if port != preferred:
+            self._say(f"port {preferred} is busy, taking {port}")
+        return port
+
+    def _operator_key(self, index: int) -> Path:
+        return self.home / "operators" / f"node-{index}.key"
+
+    def _note_processes(self) -> None:
+        children = self._supervisor.children
+        self._update(processes=tuple(NamedProcess(name=child.name, id=child.id) for child in children))
+
+    def _update(self, **changes: object) -> None:
+        self.record = replace(self.record, **changes)  # type: ignore[arg-type]
+        save_record(self.record)
+
+
+def find_running(home: Path) -> DevnetRecord | None:
+    """Return the record of a devnet that is up in ``home``, or None."""
+    if not (home / RECORD_NAME).exists():
+        return None
+    record = load_record(home)
+    return record if record.is_up else None
+
+
+def _provide_key(path: Path) -> bytes:
+    return load_key(path) if path.exists() else create_key(path)

@@ -1,0 +1,116 @@
+"""devnet.json: which processes are up, where they listen, and how to reach them.
+
+Written whole (temporary name, fsync, rename) by the supervisor alone; read by `status`, `down`, `fund` and the demo.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from localnet.core.config import RECORD_NAME
+from localnet.core.errors import BadDevnetRecord, DevnetNotUp
+from localnet.process import ProcessId, is_alive
+
+FORMAT = 1
+"""Version of this file's layout."""
+
+
+class Phase(StrEnum):
+    """How far a devnet is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedProcess:
+    """A process of the devnet."""
+
+    name: str
+    """As in its log's name."""
+    id: ProcessId
+    """Which process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevnetRecord:
+    """What is up."""
+
+    home: str
+    """Absolute path of the home."""
+    phase: Phase
+    """How far it is."""
+    supervisor: ProcessId
+    """The process of `localnet up`."""
+    processes: tuple[NamedProcess, ...]
+    """Those it started itself; theirs are found as descendants."""
+    chain_id: str
+    """CometBFT's chain id, new at each reset."""
+    rpc_url: str
+    """JSON-RPC and the page."""
+    storage_urls: tuple[str, ...]
+    """One a storage node."""
+    faucet_key: str
+    """Path of the faucet's key file."""
+    why: str = ""
+    """Phase FAILED: the reason."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the supervisor runs."""
+        return self.phase in (Phase.STARTING, Phase.READY) and is_alive(self.supervisor)
+
+
+def save_record(record: DevnetRecord) -> None:
+    """Write the record whole or not at all."""
+    path = Path(record.home) / RECORD_NAME
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with partial.open("w", encoding="utf-8") as sink:
+        json.dump({"format": FORMAT, **asdict(record)}, sink, indent=2)
+        sink.write("\n")
+        sink.flush()
+        os.fsync(sink.fileno())
+    partial.replace(path)
+
+
+def load_record(home: Path) -> DevnetRecord:
+    """Read the record of a home.
+
+    Raises DevnetNotUp where there is none and BadDevnetRecord where it is no record.
+    """
+    path = home / RECORD_NAME
+    try:
+        raw: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if raw["format"] != FORMAT:
+            raise BadDevnetRecord(str(path), f"format {raw['format']}, expected {FORMAT}")
+        return DevnetRecord(
+            home=raw["home"],
+            phase=Phase(raw["phase"]),
+            supervisor=ProcessId(**raw["supervisor"]),
+            processes=tuple(NamedProcess(name=one["name"], id=ProcessId(**one["id"])) for one in raw["processes"]),
+            chain_id=raw["chain_id"],
+            rpc_url=raw["rpc_url"],
+            storage_urls=tuple(raw["storage_urls"]),
+            faucet_key=raw["faucet_key"],
+            why=raw["why"],
+        )
+    except FileNotFoundError as error:
+        raise DevnetNotUp(str(home)) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadDevnetRecord(str(path), f"{type(error).__name__}: {error}") from error
+
+
+def load_up(home: Path) -> DevnetRecord:
+    """Read the record of a devnet that is up; raises DevnetNotUp otherwise."""
+    record = load_record(home)
+    if not record.is_up:
+        raise DevnetNotUp(str(home))
+    return record
