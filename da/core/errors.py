@@ -18,6 +18,7 @@
     |   +-- WrongGenesis  WrongEpoch  CertificateExpired
     |   +-- NotEnoughSignatures  DuplicateSeat  UnknownSeat
     |   `-- ForgedSignature
+    +-- SeatFailed                 one seat was of no use; carries its SeatFault
     +-- DisperseFailed
     |   `-- NotEnoughReceipts      names every seat that did not sign, and why
     `-- RetrieveFailed
@@ -187,6 +188,14 @@ class SeatFault:
 
     def __str__(self) -> str:
         return f"seat {self.seat} ({self.url}): {self.kind}: {self.reason}"
+
+
+class SeatFailed(DataAvailabilityError):
+    """One call to one seat failed; the others decide whether that matters."""
+
+    def __init__(self, fault: SeatFault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 class DisperseFailed(DataAvailabilityError):

@@ -1,0 +1,121 @@
+"""The client for code that does not wait in an event loop: same words, same errors, any thread.
+
+One daemon thread runs the loop and owns all sockets. Invariant: a call that is interrupted (Ctrl-C) is cancelled, so
+no transfer goes on behind the caller's back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from da.client import AsyncBlobClient, Dispersal, Retrieved
+from da.core.merkle import PAYLOAD_LEAF_BYTES
+from da.core.types import BlobId, Certificate, Committee, Height, Tier
+
+CLOSE_SECONDS = 5.0
+"""Longest wait for connections to close and for the thread to end."""
+
+T = TypeVar("T")
+
+
+class BlobClient:
+    """Writes and reads blobs; thread-safe; a context manager."""
+
+    def __init__(self, *, deadline_seconds: float = 30.0) -> None:
+        self._client = AsyncBlobClient(deadline_seconds=deadline_seconds)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="da-client", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> BlobClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to the sockets so far."""
+        return self._client.traffic.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes taken from the sockets so far."""
+        return self._client.traffic.bytes_received
+
+    def disperse(
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        committee: Committee,
+        genesis_hash: bytes,
+        tier: Tier,
+        expiry: Height,
+        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+    ) -> Certificate:
+        """Write a blob and return its certificate; see ``AsyncBlobClient.disperse``."""
+        return self.disperse_with_report(
+            data,
+            committee=committee,
+            genesis_hash=genesis_hash,
+            tier=tier,
+            expiry=expiry,
+            leaf_bytes=leaf_bytes,
+        ).certificate
+
+    def disperse_with_report(
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        committee: Committee,
+        genesis_hash: bytes,
+        tier: Tier,
+        expiry: Height,
+        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+    ) -> Dispersal:
+        """Write a blob and return its certificate and the seats that did not sign."""
+        return self._run(
+            self._client.disperse(
+                data,
+                committee=committee,
+                genesis_hash=genesis_hash,
+                tier=tier,
+                expiry=expiry,
+                leaf_bytes=leaf_bytes,
+            )
+        )
+
+    def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:
+        """Read a blob; see ``AsyncBlobClient.retrieve``."""
+        return self._run(self._client.retrieve(blob, committee=committee, max_bytes=max_bytes))
+
+    def close(self) -> None:
+        """Close all connections and end the thread; a second call does nothing."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_SECONDS)
+        self._loop.close()
+
+    async def _shut_down(self) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._client.close()
+        await self._loop.shutdown_default_executor()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            call.close()
+            raise RuntimeError("this client is closed; make a new one")
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise

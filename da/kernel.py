@@ -1,0 +1,187 @@
+"""The fast arithmetic of the erasure code: matrix rows times byte vectors over GF(2^8).
+
+ISA-L does it at memory speed. It comes inside pyeclib's wheel; a system ``libisal.so.2`` will do as well, and numpy
+does it anywhere, some 50 times slower (DA.md, *Erasure code*). ISA-L works on memory in place and releases the GIL.
+Invariant: at first use a kernel must agree with reedsolo, or it isn't used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from reedsolo import RSCodec
+
+from da.core.errors import KernelError
+from da.core.matrix import FIELD_POLYNOMIAL, Rows, compute_parity_rows, compute_recovery_rows, multiplication_tables
+
+Buffer = bytes | bytearray | memoryview
+
+BLOCK_BYTES = 65536
+"""With more rows than ISA-L makes in one pass, the inputs are walked in blocks that stay in the cache (DA.md)."""
+
+MAX_ROWS_AT_ONCE = 6
+"""Rows that ISA-L makes in one pass over the inputs."""
+
+SELF_TEST_BYTES = 256
+"""Bytes compared with reedsolo at first use; reedsolo does about 1 MB/s, so this takes no time."""
+
+_SYSTEM_LIBRARY = "libisal.so.2"
+
+_log = logging.getLogger(__name__)
+
+
+class Kernel(Protocol):
+    """Multiplies matrices with byte vectors."""
+
+    @property
+    def name(self) -> str:
+        """For people: which implementation this is."""
+        ...
+
+    def multiply(self, rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """Set ``outputs[r]`` to the sum over j of ``rows[r][j] * inputs[j]``; all of one length, none overlapping."""
+        ...
+
+
+@cache
+def get_kernel() -> Kernel:
+    """Return the fastest kernel that passes its self-test here.
+
+    Raises:
+        KernelError: not even numpy agrees with reedsolo.
+    """
+    reasons: list[str] = []
+    for open_kernel in (open_bundled_isal, open_system_isal, NumpyKernel):
+        try:
+            kernel = open_kernel()
+            check_kernel(kernel)
+        except (OSError, AttributeError, KernelError) as error:
+            reasons.append(f"{open_kernel.__name__}: {error}")
+            continue
+        if isinstance(kernel, NumpyKernel):
+            _log.warning("no usable ISA-L (%s); coding with numpy, about 50 times slower", "; ".join(reasons))
+        return kernel
+    raise KernelError(f"no arithmetic agrees with reedsolo: {'; '.join(reasons)}")
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Compare ``kernel`` with reedsolo: parity column by column, short vectors, and recovery.
+
+    Raises:
+        KernelError: it disagrees.
+    """
+    num_data, num_parity = 8, 7
+    num_shards = num_data + num_parity
+    pieces = [bytes((131 * i + 17 * j + (i * j >> 3)) & 255 for j in range(SELF_TEST_BYTES)) for i in range(num_data)]
+    codec = RSCodec(num_parity, nsize=num_shards, fcr=0, prim=FIELD_POLYNOMIAL, generator=2)
+    words = [bytes(codec.encode(bytes(column))) for column in zip(*pieces, strict=True)]
+    shards = [bytes(word[index] for word in words) for index in range(num_shards)]
+    for num_bytes in (SELF_TEST_BYTES, 100, 33, 15, 1):
+        parity = _multiply_fresh(kernel, compute_parity_rows(num_data, num_shards), [p[:num_bytes] for p in pieces])
+        if parity != [shard[:num_bytes] for shard in shards[num_data:]]:
+            raise KernelError(f"{kernel.name} disagrees with reedsolo on parity of {num_bytes} bytes")
+    present = tuple(range(num_parity, num_shards))
+    rows = compute_recovery_rows(num_data, num_shards, present, tuple(range(num_parity)))
+    if _multiply_fresh(kernel, rows, [shards[index] for index in present]) != shards[:num_parity]:
+        raise KernelError(f"{kernel.name} does not recover lost pieces")
+
+
+class IsalKernel:
+    """ISA-L through ctypes."""
+
+    def __init__(self, path: str) -> None:
+        self.name = f"isa-l ({Path(path).name})"
+        library = ctypes.CDLL(path)
+        self._init_tables = library.ec_init_tables
+        self._init_tables.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+        self._init_tables.restype = None
+        self._encode = library.ec_encode_data
+        self._encode.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3
+        self._encode.restype = None
+
+    def multiply(self, rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """See ``Kernel``. The tables are made anew each time: they differ between CPUs and cost microseconds."""
+        num_bytes = _check_shapes(rows, inputs, outputs)
+        if not rows or not num_bytes:
+            return
+        tables = ctypes.create_string_buffer(32 * len(inputs) * len(rows))
+        self._init_tables(len(inputs), len(rows), b"".join(rows), tables)
+        in_pointers, out_pointers = _addresses(inputs), _addresses(outputs)
+        for start, stop in _blocks(num_bytes, BLOCK_BYTES if len(rows) > MAX_ROWS_AT_ONCE else _MAX_INT):
+            in_at, out_at = in_pointers + np.uint64(start), out_pointers + np.uint64(start)
+            self._encode(stop - start, len(inputs), len(rows), tables, in_at.ctypes.data, out_at.ctypes.data)
+
+
+class NumpyKernel:
+    """Table look-up and xor."""
+
+    name = "numpy"
+
+    def multiply(self, rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """See ``Kernel``."""
+        num_bytes = _check_shapes(rows, inputs, outputs)
+        if not rows or not num_bytes:
+            return
+        tables = np.frombuffer(b"".join(multiplication_tables()), dtype=np.uint8).reshape(256, 256)
+        in_arrays = [np.frombuffer(data, dtype=np.uint8) for data in inputs]
+        out_arrays = [np.frombuffer(data, dtype=np.uint8) for data in outputs]
+        for start, stop in _blocks(num_bytes, BLOCK_BYTES):
+            for row, out in zip(rows, out_arrays, strict=True):
+                total = np.zeros(stop - start, dtype=np.uint8)
+                for factor, data in zip(row, in_arrays, strict=True):
+                    if factor:
+                        total ^= tables[factor][data[start:stop]]
+                out[start:stop] = total
+
+
+def open_bundled_isal() -> IsalKernel:
+    """Return the ISA-L inside pyeclib's wheel; raises ``OSError`` where there is none."""
+    spec = importlib.util.find_spec("pyeclib")
+    if spec is None or spec.origin is None:
+        raise OSError("pyeclib is not installed")
+    libraries = sorted((Path(spec.origin).parent.parent / "pyeclib.libs").glob("libisal*"))
+    if not libraries:
+        raise OSError("pyeclib brings no libisal on this platform")
+    return IsalKernel(str(libraries[0]))
+
+
+def open_system_isal() -> IsalKernel:
+    """Return the system's ISA-L; raises ``OSError`` where there is none."""
+    return IsalKernel(_SYSTEM_LIBRARY)
+
+
+_MAX_INT = 2**31 - BLOCK_BYTES
+"""ISA-L takes lengths as C int."""
+
+
+def _check_shapes(rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> int:
+    if len(rows) != len(outputs) or any(len(row) != len(inputs) for row in rows):
+        raise ValueError(f"{len(rows)} rows for {len(inputs)} inputs and {len(outputs)} outputs")
+    lengths = {memoryview(data).nbytes for data in (*inputs, *outputs)}
+    if len(lengths) > 1:
+        raise ValueError(f"vectors of different lengths: {sorted(lengths)}")
+    if any(memoryview(data).readonly for data in outputs):
+        raise ValueError("an output is read-only")
+    return lengths.pop() if lengths else 0
+
+
+def _addresses(buffers: Sequence[Buffer]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    return np.array([np.frombuffer(data, dtype=np.uint8).ctypes.data for data in buffers], dtype=np.uint64)
+
+
+def _blocks(num_bytes: int, block_bytes: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, num_bytes, block_bytes):
+        yield start, min(start + block_bytes, num_bytes)
+
+
+def _multiply_fresh(kernel: Kernel, rows: Rows, inputs: Sequence[bytes]) -> list[bytes]:
+    outputs = [bytearray(len(inputs[0])) for _ in rows]
+    kernel.multiply(rows, inputs, outputs)
+    return [bytes(output) for output in outputs]
