@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chain.core.abi.declare import Contract, Function, Mutability, Struct
-from contracts.naming import enumerations_of, python_name, python_struct_name, python_type, structs_of
+from chain.core.abi.enumerations import enumerations_of
+from contracts.naming import python_name, python_struct_name, python_type, structs_of
 
 _LINE = 120
 """Longest line, characters; the formatter's setting."""

@@ -5,6 +5,7 @@ BindingError
 ├── WrongChain              a URL serves another chain than the first one did
 ├── RpcError                the node answered with an error that is no custom error
 │   ├── NonceTaken          another transaction of the key has the nonce: sign again
+│   ├── QueueFull           the node keeps no more at the moment: sign again later
 │   └── TransactionRefused  the node won't take the transaction as it is
 ├── ContractError           a custom error of a system contract, by name and with its values
 ├── TransactionFailed       mined, but failed without a custom error (out of gas)
@@ -48,6 +49,7 @@ NEXT_STEPS: Mapping[str, str] = {
     "LeaseTooLong": "take at most the maximum of blocks",
     "FeeTooSmall": "send what quote() says",
     "InsufficientBond": "ask bondOf(you)",
+    "UnknownFunction": "the chain's contracts are of another version: take the ABI from contracts/abi of the same version",
     "NothingUnlocked": "wait until the height is reached",
 }
 """Custom error -> what to do next; errors without an entry say all in their values."""
@@ -93,6 +95,10 @@ class RpcError(BindingError):
 
 class NonceTaken(RpcError):
     """The nonce belongs to another transaction; this one can't land any more, so signing again is safe."""
+
+
+class QueueFull(RpcError):
+    """The node keeps no more transactions at the moment; signing again later is safe."""
 
 
 class TransactionRefused(RpcError):

@@ -25,6 +25,7 @@ from contracts.bindings.errors import (
     ChainUnreachable,
     DeadlinePassed,
     NonceTaken,
+    QueueFull,
     RpcError,
     TransactionFailed,
     TransactionRefused,
@@ -104,13 +105,14 @@ class Sender:
     def broadcast(self, raw: bytes) -> bytes:
         """Hand the bytes to the chain and return their hash; the chain knowing them already is success.
 
-        Raises NonceTaken (sign again), TransactionRefused, or ChainUnreachable (they may have arrived: ``wait``).
+        Raises NonceTaken (sign again), QueueFull (try later), TransactionRefused, or ChainUnreachable (the bytes may
+        have arrived all the same: ``wait``).
         """
         transaction_hash = keccak(raw)
         try:
             self._client.request("eth_sendRawTransaction", "0x" + raw.hex())
         except RpcError as e:
-            if "already known" in e.message:
+            if "already known" in e.message or transaction_hash.hex() in e.message:
                 return transaction_hash
             if _is_nonce_conflict(e.message):
                 if self._is_known(transaction_hash):
@@ -118,6 +120,8 @@ class Sender:
                 self.forget(raw)
                 raise NonceTaken(e.code, e.message, e.data) from e
             self.forget(raw)
+            if "send again" in e.message:
+                raise QueueFull(e.code, e.message, e.data) from e
             raise TransactionRefused(e.code, f"{e.message}{_advice(e.message, self.address)}", e.data) from e
         return transaction_hash
 
@@ -164,11 +168,12 @@ class Sender:
                 with contextlib.suppress(ChainUnreachable):  # it may have arrived all the same: ask by hash
                     self.broadcast(raw)
                 return self.wait(transaction_hash, max(0.0, deadline - time.monotonic()), raw=raw)
-            except NonceTaken:
+            except (NonceTaken, QueueFull):
                 if time.monotonic() >= deadline:
                     raise
                 with self._lock:
                     self._next_nonce = None
+                time.sleep(_POLL_SECONDS)
 
     def _sign(self, to: str, data: bytes, value: int, gas: int) -> bytes:
         max_fee, tip = self._get_fees()
@@ -272,7 +277,7 @@ def _nonce_of(raw: bytes) -> int:
 
 def _is_nonce_conflict(message: str) -> bool:
     lowered = message.lower()
-    return "nonce too low" in lowered or "replacement transaction" in lowered
+    return "nonce too low" in lowered or "is taken by" in lowered or "replacement transaction" in lowered
 
 
 def _advice(message: str, address: str) -> str:

@@ -17,6 +17,18 @@ interface IStaking {
 
     error ZeroAmount();
 
+    /// @notice No function has this selector.
+    error UnknownFunction(bytes4 got);
+
+    /// @notice The arguments do not decode; reason says why.
+    error BadCalldata(string reason);
+
+    /// @notice The function takes no money.
+    error NotPayable(uint256 got);
+
+    /// @notice The function changes state, the call may not.
+    error WriteInStaticCall();
+
     /// @notice Add the value sent to the sender's bond.
     function bond() external payable;
 

@@ -74,8 +74,10 @@ interface IStorage {
 
     error UnknownTier(uint8 got);
 
+    /// @notice The expiry height is too early.
     error LeaseTooShort(uint64 minimum, uint64 got);
 
+    /// @notice The expiry height is too late.
     error LeaseTooLong(uint64 maximum, uint64 got);
 
     error FeeTooSmall(uint256 expected, uint256 got);
@@ -95,6 +97,18 @@ interface IStorage {
     error BadUrl(string reason);
 
     error TooMany(uint256 maximum, uint256 got);
+
+    /// @notice No function has this selector.
+    error UnknownFunction(bytes4 got);
+
+    /// @notice The arguments do not decode; reason says why.
+    error BadCalldata(string reason);
+
+    /// @notice The function takes no money.
+    error NotPayable(uint256 got);
+
+    /// @notice The function changes state, the call may not.
+    error WriteInStaticCall();
 
     /// @notice Register the sender as operator of a node; a seat from the next committee epoch on. keyProof: the key's
     /// ed25519 signature over the domain tag, genesis hash and operator address.

@@ -193,6 +193,9 @@ interface ITraining {
 
     event CheckpointCertified(uint64 indexed run, uint64 indexed version, bytes32 root);
 
+    /// @notice The rest, after the final checkpoint.
+    event EscrowReturned(uint64 indexed run, address to, uint256 amount);
+
     event EvaluationRecorded(uint64 indexed run, uint64 indexed version, uint64 lossMicro);
 
     error UnknownRun(uint64 run);
@@ -259,6 +262,52 @@ interface ITraining {
     error NotYourPart(address expected, address got);
 
     error AlreadyEvaluated(uint64 version, uint64 lossMicro);
+
+    /// @notice A vote waits until the round before has settled.
+    error PreviousUnsettled(uint64 round);
+
+    /// @notice A later checkpoint is certified.
+    error CheckpointSuperseded(uint64 version, uint64 certifiedVersion);
+
+    /// @notice Sealed runs are not offered yet.
+    error SealedNotSupported();
+
+    /// @notice A run with a reward must be allow-listed until audits exist.
+    error PaidRunNeedsAllowList();
+
+    /// @notice A payload or a checkpoint part has at least one byte.
+    error EmptyPayload(bytes32 blob);
+
+    /// @notice The certificate does not verify; reason says which check failed.
+    error BadCertificate(string reason);
+
+    error NotEnoughSignatures(uint32 expected, uint32 got);
+
+    error WrongEpoch(uint64 expected, uint64 got);
+
+    error CertificateExpired(uint64 expiryHeight, uint64 height);
+
+    error WrongTier(uint8 expected, uint8 got);
+
+    error UnknownTier(uint8 got);
+
+    /// @notice The expiry height is too early.
+    error LeaseTooShort(uint64 minimum, uint64 got);
+
+    /// @notice The expiry height is too late.
+    error LeaseTooLong(uint64 maximum, uint64 got);
+
+    /// @notice No function has this selector.
+    error UnknownFunction(bytes4 got);
+
+    /// @notice The arguments do not decode; reason says why.
+    error BadCalldata(string reason);
+
+    /// @notice The function takes no money.
+    error NotPayable(uint256 got);
+
+    /// @notice The function changes state, the call may not.
+    error WriteInStaticCall();
 
     /// @notice Create a run; the value sent is its escrow. RUNNING once genesis (version 0) is certified.
     function createRun(

@@ -1,0 +1,280 @@
+"""From the bytes of a request to the bytes of its answer: single calls, batches, limits, error objects.
+
+Methods that only read run in worker threads, consecutive ones of a batch on one snapshot; those that need
+CometBFT run on the event loop.  A snapshot is closed before the answer is written, so that a slow client never
+holds one.  Invariant: no input makes this raise; it always answers JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.core.executor import Contracts
+from chain.rpc.chain_methods import CHAIN_METHODS
+from chain.rpc.faults import (
+    BatchTooLarge,
+    Busy,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    NotReady,
+    ParseFault,
+    RpcFault,
+)
+from chain.rpc.filters import FilterRegistry
+from chain.rpc.metrics import Metrics
+from chain.rpc.session import Method, Session
+from chain.rpc.state_methods import STATE_METHODS
+from chain.rpc.upstream import Upstream
+from chain.rpc.values import Params, hex_data, parse_data, quantity
+from chain.store import Reader, Snapshot, StoreError
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH_CALLS = 200
+"""Calls in one body."""
+MAX_WAITING_REQUESTS = 512
+"""Bodies being answered at once."""
+BATCH_SECONDS = 10.0
+"""After this long a batch's remaining calls are refused."""
+NUM_THREADS = 4
+"""That read and simulate; they share the interpreter, so more would only wait."""
+_INTERNAL_ERROR = -32603
+
+READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS}
+"""By name: run in a worker thread on a snapshot."""
+
+UpstreamMethod = Callable[[Upstream, Params], Awaitable[Any]]
+"""Runs on the event loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One entry of a body: a valid call, or the fault that stands in for it."""
+
+    method: str
+    params: Params
+    call_id: Any
+    is_notification: bool
+    fault: RpcFault | None = None
+
+
+async def send_raw_transaction(upstream: Upstream, params: Params) -> str:
+    """eth_sendRawTransaction."""
+    params.at_most(1)
+    return hex_data(await upstream.send_transaction(parse_data(params.raw(0, "transaction"), "transaction")))
+
+
+async def get_pending_count(upstream: Upstream, params: Params) -> str:
+    """eth_getTransactionCount with ``pending``."""
+    return quantity(await upstream.get_pending_nonce(params.address(0, "address")))
+
+
+async def get_syncing(upstream: Upstream, params: Params) -> Any:
+    """eth_syncing."""
+    state = await upstream.get_sync_state()
+    if not state.is_catching_up:
+        return False
+    return {
+        "startingBlock": quantity(0),
+        "currentBlock": quantity(state.height),
+        "highestBlock": quantity(state.height),
+    }
+
+
+async def count_peers(upstream: Upstream, params: Params) -> str:
+    """net_peerCount."""
+    return quantity((await upstream.get_sync_state()).num_peers)
+
+
+UPSTREAM_METHODS: Mapping[str, UpstreamMethod] = {
+    "eth_sendRawTransaction": send_raw_transaction,
+    "eth_syncing": get_syncing,
+    "net_peerCount": count_peers,
+}
+"""By name: need CometBFT."""
+
+
+class ChainDatabase:
+    """Opens the chain's LMDB when it is there; the node may start before its first block."""
+
+    def __init__(self, directory: Path) -> None:
+        """Look at ``directory`` (``<home>/app``) at each first use."""
+        self._directory = directory
+        self._reader: Reader | None = None
+
+    def reader(self) -> Reader:
+        """Return the open reader, or raise NotReady."""
+        if self._reader is None:
+            try:
+                self._reader = Reader(self._directory)
+            except StoreError as e:
+                raise NotReady(str(e)) from e
+        return self._reader
+
+    def close(self) -> None:
+        """Close it; no snapshot may be open."""
+        if self._reader is not None:
+            self._reader.close()
+
+
+class Dispatcher:
+    """Answers bodies."""
+
+    def __init__(self, *, database: ChainDatabase, contracts: Contracts, upstream: Upstream, metrics: Metrics) -> None:
+        """Wire the parts; call ``close`` at the end."""
+        self._database = database
+        self._contracts = contracts
+        self._upstream = upstream
+        self._metrics = metrics
+        self._filters = FilterRegistry(time.monotonic)
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc")
+        self._num_waiting = 0
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer one body; empty when it held notifications only."""
+        try:
+            parsed = json.loads(body)
+        except (ValueError, RecursionError) as e:
+            return _encode(_error(None, ParseFault(f"parse error: {e}")))
+        if self._num_waiting >= MAX_WAITING_REQUESTS:
+            return _encode(_error(None, Busy(MAX_WAITING_REQUESTS)))
+        self._num_waiting += 1
+        try:
+            if not isinstance(parsed, list):
+                answers = await self._answer_calls([_parse_call(parsed)])
+                return _encode(answers[0]) if answers else b""
+            if not parsed:
+                return _encode(_error(None, InvalidRequest("empty batch")))
+            if len(parsed) > MAX_BATCH_CALLS:
+                return _encode(_error(None, BatchTooLarge(MAX_BATCH_CALLS, len(parsed))))
+            answers = await self._answer_calls([_parse_call(item) for item in parsed])
+            return _encode(answers) if answers else b""
+        finally:
+            self._num_waiting -= 1
+
+    async def read(self, reading: Callable[[Session], Any]) -> Any:
+        """Run a function on a snapshot in a worker thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, reading)
+
+    def close(self) -> None:
+        """Wait for running calls, then close the database."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._database.close()
+
+    async def _answer_calls(self, calls: Sequence[_Call]) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + BATCH_SECONDS
+        answers: list[dict[str, Any]] = []
+        waiting: list[_Call] = []
+        for call in calls:
+            if not _needs_upstream(call):
+                waiting.append(call)
+                continue
+            answers += await self._answer_reads(waiting, deadline)
+            waiting = []
+            answers += await self._answer_upstream(call)
+        return answers + await self._answer_reads(waiting, deadline)
+
+    async def _answer_upstream(self, call: _Call) -> list[dict[str, Any]]:
+        started = time.perf_counter()
+        method = UPSTREAM_METHODS.get(call.method, get_pending_count)
+        try:
+            answer = _result(call.call_id, await method(self._upstream, call.params))
+        except RpcFault as e:
+            answer = _error(call.call_id, e)
+        self._metrics.observe(call.method, time.perf_counter() - started, is_error="error" in answer)
+        return [] if call.is_notification else [answer]
+
+    async def _answer_reads(self, calls: Sequence[_Call], deadline: float) -> list[dict[str, Any]]:
+        if not calls:
+            return []
+        try:
+            answers: list[dict[str, Any]] = await self.read(
+                lambda session: [self._answer_read(session, call, deadline) for call in calls]
+            )
+        except RpcFault as e:
+            answers = [_error(call.call_id, call.fault or e) for call in calls]
+        return [answer for call, answer in zip(calls, answers, strict=True) if not call.is_notification]
+
+    def _read(self, reading: Callable[[Session], Any]) -> Any:
+        try:
+            with self._database.reader().snapshot() as snapshot:
+                _require_genesis(snapshot)
+                return reading(Session(snapshot=snapshot, contracts=self._contracts, filters=self._filters))
+        except StoreError as e:
+            raise NotReady(str(e)) from e
+
+    def _answer_read(self, session: Session, call: _Call, deadline: float) -> dict[str, Any]:
+        started = time.perf_counter()
+        method = READ_METHODS.get(call.method)
+        try:
+            if call.fault is not None:
+                raise call.fault
+            if method is None:
+                names = [*READ_METHODS, *UPSTREAM_METHODS]
+                raise MethodNotFound(call.method, next(iter(difflib.get_close_matches(call.method, names, 1)), None))
+            if time.monotonic() > deadline:
+                raise NotReady(f"the batch took longer than {BATCH_SECONDS:.0f} s: split it")
+            answer = _result(call.call_id, method(session, call.params))
+        except RpcFault as e:
+            answer = _error(call.call_id, e)
+        except Exception:
+            log.exception("%s failed", call.method)
+            answer = {"jsonrpc": "2.0", "id": call.call_id}
+            answer["error"] = {"code": _INTERNAL_ERROR, "message": "internal error, see the node's rpc log"}
+        name = call.method if method is not None else "unknown"
+        self._metrics.observe(name, time.perf_counter() - started, is_error="error" in answer)
+        return answer
+
+
+def _needs_upstream(call: _Call) -> bool:
+    if call.fault is not None:
+        return False
+    if call.method == "eth_getTransactionCount":
+        return len(call.params) == 2 and call.params.raw(1, "block", "") == "pending"
+    return call.method in UPSTREAM_METHODS
+
+
+def _parse_call(value: Any) -> _Call:
+    if not isinstance(value, dict) or not isinstance(value.get("method"), str):
+        fault = InvalidRequest("expected an object with jsonrpc, id, method and params")
+        call_id = value.get("id") if isinstance(value, dict) else None
+        return _Call(method="invalid", params=Params(()), call_id=call_id, is_notification=False, fault=fault)
+    params = value.get("params")
+    is_list = params is None or isinstance(params, list)
+    return _Call(
+        method=value["method"],
+        params=Params(params or () if is_list else ()),
+        call_id=value.get("id"),
+        is_notification="id" not in value,
+        fault=None if is_list else InvalidParams("params must be a list: named parameters are not supported"),
+    )
+
+
+def _require_genesis(snapshot: Snapshot) -> None:
+    if snapshot.is_empty:
+        raise NotReady("the chain has no genesis yet: wait for its first block")
+
+
+def _result(call_id: Any, result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": call_id, "result": result}
+
+
+def _error(call_id: Any, fault: RpcFault) -> dict[str, Any]:
+    error: dict[str, Any] = {"code": fault.code, "message": fault.message}
+    if fault.data is not None:
+        error["data"] = fault.data
+    return {"jsonrpc": "2.0", "id": call_id, "error": error}
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

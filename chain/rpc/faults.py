@@ -1,0 +1,161 @@
+"""Every reason for which JSON-RPC answers with an error (JSON-RPC 2.0, section 5.1; EIP-1474).
+
+RpcFault
+|-- ParseFault          -32700  the body is no JSON
+|-- InvalidRequest      -32600  the JSON is no request
+|-- BatchTooLarge       -32600
+|-- MethodNotFound      -32601
+|-- InvalidParams       -32602
+|-- RangeTooWide        -32005  a log query over too many blocks, or with too many results
+|-- Busy                -32005
+|-- FilterNotFound      -32000
+|-- StateGone           -32000  state of a block other than the newest
+|-- NotReady            -32000  no genesis yet
+|-- CallRefused         -32000  a call that could never be a transaction
+|-- CallFailed          -32000  out of gas
+|-- TransactionRefused  -32000  CheckTx said no
+|-- UpstreamDown        -32000  CometBFT does not answer
+`-- Reverted            3       with the ABI-encoded custom error as data
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from chain.core.executor import CallResult
+
+
+class RpcFault(Exception):
+    """An error object in the making."""
+
+    code: ClassVar[int] = -32000
+
+    def __init__(self, message: str, data: object = None) -> None:
+        """Keep message and data."""
+        super().__init__(message)
+        self.message = message
+        self.data = data
+
+
+class ParseFault(RpcFault):
+    """The body is no JSON."""
+
+    code = -32700
+
+
+class InvalidRequest(RpcFault):
+    """The JSON is no JSON-RPC 2.0 request."""
+
+    code = -32600
+
+
+class BatchTooLarge(RpcFault):
+    """Too many calls in one body."""
+
+    code = -32600
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both counts."""
+        super().__init__(f"batch of {got} calls, at most {limit} are answered: split it")
+        self.limit = limit
+        self.got = got
+
+
+class MethodNotFound(RpcFault):
+    """No such method."""
+
+    code = -32601
+
+    def __init__(self, method: str, nearest: str | None) -> None:
+        """Keep the name; say the nearest known one."""
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(f"the method {method} does not exist/is not available{hint}")
+        self.method = method
+
+
+class InvalidParams(RpcFault):
+    """Parameters of a wrong number, type or range."""
+
+    code = -32602
+
+
+class RangeTooWide(RpcFault):
+    """A log query that would read too much."""
+
+    code = -32005
+
+    def __init__(self, what: str, limit: int, got: int) -> None:
+        """Keep both values."""
+        super().__init__(f"log query over {got} {what}, at most {limit}: ask for a part of the range at a time")
+        self.limit = limit
+        self.got = got
+
+
+class Busy(RpcFault):
+    """Too many requests at once."""
+
+    code = -32005
+
+    def __init__(self, limit: int) -> None:
+        """Keep the limit."""
+        super().__init__(f"{limit} requests are being answered already: send again in a moment")
+        self.limit = limit
+
+
+class FilterNotFound(RpcFault):
+    """An unknown filter id, or one that was not polled for too long."""
+
+    def __init__(self, filter_id: str) -> None:
+        """Keep the id."""
+        super().__init__(f"filter not found: {filter_id}; it was removed or not polled for too long, make a new one")
+        self.filter_id = filter_id
+
+
+class StateGone(RpcFault):
+    """State of a block that is not the newest."""
+
+    def __init__(self, height: int, newest: int) -> None:
+        """Keep both heights."""
+        super().__init__(
+            f"state of block {height} is not kept, only that of the newest block {newest}: ask for latest"
+            if height < newest
+            else f"block {height} is not there yet, the newest is {newest}"
+        )
+        self.height = height
+        self.newest = newest
+
+
+class NotReady(RpcFault):
+    """The chain has no genesis yet."""
+
+
+class CallRefused(RpcFault):
+    """A call that would be refused as a transaction."""
+
+
+class CallFailed(RpcFault):
+    """A call that failed without a revert."""
+
+
+class TransactionRefused(RpcFault):
+    """CheckTx did not take the transaction."""
+
+
+class UpstreamDown(RpcFault):
+    """CometBFT gave no answer."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        """Keep both."""
+        super().__init__(f"CometBFT does not answer at {url}: {reason}; see its log in <home>/logs")
+        self.url = url
+        self.reason = reason
+
+
+class Reverted(RpcFault):
+    """A contract reverted."""
+
+    code = 3
+
+    def __init__(self, result: CallResult) -> None:
+        """Take message and data from the result."""
+        super().__init__(result.error, "0x" + result.output.hex())

@@ -1,0 +1,28 @@
+"""What a method may look at while it runs: one snapshot of the chain and the parts shared by all requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chain.core.executor import Contracts
+from chain.rpc.filters import FilterRegistry
+from chain.rpc.values import Params
+from chain.store import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One request's view."""
+
+    snapshot: Snapshot
+    """The chain as of one block; the same for all calls of a batch."""
+    contracts: Contracts
+    """The system contracts by address."""
+    filters: FilterRegistry
+    """Of all clients."""
+
+
+Method = Callable[[Session, Params], Any]
+"""Runs in a worker thread; returns what goes into ``result``; raises RpcFault."""

@@ -1,0 +1,214 @@
+"""Methods that read the newest state, or run a call on a throwaway overlay over it.
+
+Only the newest block's state is kept, so a block parameter may name that block by tag, number or hash and no
+other.  A call's gas is capped; nothing it does is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chain.core import accounts
+from chain.core.errors import InvalidTransaction
+from chain.core.executor import CallResult, simulate_call
+from chain.core.hashing import keccak256
+from chain.core.state import Overlay
+from chain.core.types import Address, Amount
+from chain.rpc.faults import CallFailed, CallRefused, InvalidParams, Reverted, StateGone
+from chain.rpc.session import Method, Session
+from chain.rpc.values import Params, hex_data, parse_data, parse_height, parse_quantity, quantity
+
+MAX_CALL_GAS = 50_000_000
+"""Most gas of one eth_call: above the block's limit, so a view may be dearer than a transaction could be."""
+SYSTEM_CODE = b"\xfe"
+"""Shown as code of a system contract (INVALID), so that clients see a contract there."""
+SUGGESTED_TIP = 0
+"""Wei a gas: blocks keep the order of arrival, so a tip buys nothing."""
+CLIENT_VERSION = "archipelago/0.1.0/python"
+
+_ZERO_ADDRESS = Address(bytes(20))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRequest:
+    """The transaction object of eth_call and eth_estimateGas."""
+
+    sender: Address
+    to: Address | None
+    value: Amount
+    data: bytes
+    gas_limit: int
+
+
+def get_chain_id(session: Session, params: Params) -> str:
+    """eth_chainId."""
+    return quantity(session.snapshot.genesis_info().evm_chain_id)
+
+
+def get_network_version(session: Session, params: Params) -> str:
+    """net_version: the chain id in decimal."""
+    return str(session.snapshot.genesis_info().evm_chain_id)
+
+
+def get_client_version(session: Session, params: Params) -> str:
+    """web3_clientVersion."""
+    return CLIENT_VERSION
+
+
+def compute_sha3(session: Session, params: Params) -> str:
+    """web3_sha3."""
+    return hex_data(keccak256(parse_data(params.raw(0, "data"), "data")))
+
+
+def get_accounts(session: Session, params: Params) -> list[str]:
+    """eth_accounts: the node holds no keys."""
+    return []
+
+
+def is_listening(session: Session, params: Params) -> bool:
+    """net_listening."""
+    return True
+
+
+def get_gas_price(session: Session, params: Params) -> str:
+    """eth_gasPrice."""
+    return quantity(session.snapshot.genesis_info().base_fee + SUGGESTED_TIP)
+
+
+def get_priority_fee(session: Session, params: Params) -> str:
+    """eth_maxPriorityFeePerGas."""
+    return quantity(SUGGESTED_TIP)
+
+
+def get_balance(session: Session, params: Params) -> str:
+    """eth_getBalance."""
+    params.at_most(2)
+    address = params.address(0, "address")
+    require_newest(session, params, 1)
+    return quantity(accounts.get_balance(Overlay(session.snapshot.state), address))
+
+
+def get_transaction_count(session: Session, params: Params) -> str:
+    """eth_getTransactionCount of the newest block; ``pending`` is answered by the queue instead."""
+    params.at_most(2)
+    address = params.address(0, "address")
+    require_newest(session, params, 1)
+    return quantity(accounts.get_nonce(Overlay(session.snapshot.state), address))
+
+
+def get_code(session: Session, params: Params) -> str:
+    """eth_getCode."""
+    params.at_most(2)
+    address = params.address(0, "address")
+    require_newest(session, params, 1)
+    return hex_data(SYSTEM_CODE if address in session.contracts else b"")
+
+
+def get_storage_at(session: Session, params: Params) -> str:
+    """eth_getStorageAt: system contracts keep no EVM slots, so every slot is zero."""
+    params.at_most(3)
+    params.address(0, "address")
+    params.number(1, "slot")
+    require_newest(session, params, 2)
+    return hex_data(bytes(32))
+
+
+def call(session: Session, params: Params) -> str:
+    """eth_call; a call to an address without a contract returns no data, as on Ethereum."""
+    params.at_most(4)
+    request = parse_call(params.raw(0, "transaction"))
+    require_newest(session, params, 1)
+    if request.to is not None and request.to not in session.contracts and not request.value:
+        return "0x"
+    return hex_data(_checked(_simulate(session, request, is_pending=False)).output)
+
+
+def estimate_gas(session: Session, params: Params) -> str:
+    """eth_estimateGas: what the transaction would use in the next block."""
+    params.at_most(3)
+    request = parse_call(params.raw(0, "transaction"))
+    require_newest(session, params, 1)
+    return quantity(_checked(_simulate(session, request, is_pending=True)).gas_used)
+
+
+def require_newest(session: Session, params: Params, index: int) -> None:
+    """Refuse a block parameter that names another block than the newest."""
+    newest = session.snapshot.height
+    value = params.raw(index, "block", "latest")
+    if isinstance(value, dict):  # EIP-1898
+        if "blockHash" in value:
+            block_hash = parse_data(value["blockHash"], "blockHash", 32)
+            height = session.snapshot.height_of_block_hash(block_hash)
+            if height is None:
+                raise InvalidParams(f"unknown block 0x{block_hash.hex()}")
+        else:
+            height = parse_height(value.get("blockNumber"), newest)  # type: ignore[assignment]
+    else:
+        height = parse_height(value, newest)  # type: ignore[assignment]
+    if height != newest:
+        raise StateGone(int(height or 0), newest)
+
+
+def parse_call(value: Any) -> CallRequest:
+    """Read a transaction object; fees and nonce are not looked at."""
+    if not isinstance(value, dict):
+        raise InvalidParams(f"transaction is {str(value)[:80]!r}, expected an object")
+    data, data_in_input = value.get("data"), value.get("input")
+    if data is not None and data_in_input is not None and data != data_in_input:
+        raise InvalidParams("transaction has both data and input, and they differ")
+    chosen = data_in_input if data_in_input is not None else data
+    gas = value.get("gas")
+    return CallRequest(
+        sender=_read_address(value.get("from"), "from") or _ZERO_ADDRESS,
+        to=_read_address(value.get("to"), "to"),
+        value=Amount(0 if value.get("value") is None else parse_quantity(value["value"], "value")),
+        data=b"" if chosen is None else parse_data(chosen, "data"),
+        gas_limit=MAX_CALL_GAS if gas is None else min(parse_quantity(gas, "gas"), MAX_CALL_GAS),
+    )
+
+
+def _simulate(session: Session, request: CallRequest, *, is_pending: bool) -> CallResult:
+    try:
+        return simulate_call(
+            session.snapshot.state,
+            session.snapshot.environment(is_pending=is_pending),
+            sender=request.sender,
+            to=request.to,
+            value=request.value,
+            data=request.data,
+            gas_limit=request.gas_limit,
+            contracts=session.contracts,
+        )
+    except InvalidTransaction as e:
+        raise CallRefused(str(e)) from e
+
+
+def _checked(result: CallResult) -> CallResult:
+    if result.status:
+        return result
+    raise Reverted(result) if result.is_revert else CallFailed(result.error)
+
+
+def _read_address(value: Any, name: str) -> Address | None:
+    return None if value is None else Address(parse_data(value, name, 20))
+
+
+STATE_METHODS: Mapping[str, Method] = {
+    "eth_chainId": get_chain_id,
+    "net_version": get_network_version,
+    "net_listening": is_listening,
+    "web3_clientVersion": get_client_version,
+    "web3_sha3": compute_sha3,
+    "eth_accounts": get_accounts,
+    "eth_gasPrice": get_gas_price,
+    "eth_maxPriorityFeePerGas": get_priority_fee,
+    "eth_getBalance": get_balance,
+    "eth_getTransactionCount": get_transaction_count,
+    "eth_getCode": get_code,
+    "eth_getStorageAt": get_storage_at,
+    "eth_call": call,
+    "eth_estimateGas": estimate_gas,
+}
+"""By JSON-RPC name."""

@@ -1,0 +1,87 @@
+"""CometBFT's JSON-RPC, as far as the node needs it: hand over a transaction, ask the queue, ask how it stands.
+
+Never broadcast_tx_commit: it times out although the transaction lands (tendermint #4928).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from chain.core.hashing import keccak256
+from chain.rpc.faults import InvalidParams, TransactionRefused, UpstreamDown
+
+TIMEOUT_SECONDS = 10.0
+"""Most that one question to CometBFT may take."""
+MAX_RAW_BYTES = 512 * 1024
+"""More is refused before it is sent: CometBFT's own body limit is 1,000,000 bytes of base64."""
+_IN_CACHE = "already exists in cache"
+"""CometBFT's words for a transaction it has seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncState:
+    """How CometBFT stands."""
+
+    height: int
+    is_catching_up: bool
+    num_peers: int
+
+
+class Upstream:
+    """A client of one CometBFT node."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        """Ask ``url`` (http://host:port) through ``session``."""
+        self._url = url.replace("tcp://", "http://", 1)
+        self._session = session
+
+    async def send_transaction(self, raw: bytes) -> bytes:
+        """Hand over a raw transaction and return its hash, or raise TransactionRefused with CheckTx's reason."""
+        if not 0 < len(raw) <= MAX_RAW_BYTES:
+            raise InvalidParams(f"transaction has {len(raw)} bytes, expected 1 .. {MAX_RAW_BYTES}")
+        answer = await self._ask("broadcast_tx_sync", {"tx": base64.b64encode(raw).decode()})
+        error = answer.get("error")
+        if error is not None:
+            reason = str(error.get("data") or error.get("message"))
+            raise TransactionRefused("already known" if _IN_CACHE in reason else reason)
+        result = answer["result"]
+        if result["code"]:
+            data = {"abciCode": result["code"], "codespace": result.get("codespace", "")}
+            raise TransactionRefused(result.get("log") or f"CheckTx answered code {result['code']}", data)
+        return keccak256(raw)
+
+    async def get_pending_nonce(self, address: bytes) -> int:
+        """Return the next free nonce of an address, counting the queue."""
+        answer = await self._ask("abci_query", {"path": "/pending_nonce", "data": address.hex()})
+        if answer.get("error") is not None:
+            raise UpstreamDown(self._url, str(answer["error"].get("data") or answer["error"].get("message")))
+        response = answer["result"]["response"]
+        if response.get("code"):
+            raise UpstreamDown(self._url, f"pending nonce: {response.get('log', '')}")
+        return int.from_bytes(base64.b64decode(response.get("value") or ""), "big")
+
+    async def get_sync_state(self) -> SyncState:
+        """Return height, whether it catches up, and the number of peers."""
+        status = await self._ask("status", {})
+        peers = await self._ask("net_info", {})
+        sync = status["result"]["sync_info"]
+        return SyncState(
+            height=int(sync["latest_block_height"]),
+            is_catching_up=bool(sync["catching_up"]),
+            num_peers=int(peers["result"]["n_peers"]),
+        )
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS), self._session.post(self._url, json=body) as response:
+                answer: dict[str, Any] = json.loads(await response.read())
+                return answer
+        except (aiohttp.ClientError, TimeoutError, ValueError) as e:
+            raise UpstreamDown(self._url, str(e) or type(e).__name__) from e
