@@ -1,0 +1,170 @@
+"""What a worker must not forget when it is killed (DESIGN 4.1, *Workers*).
+
+``journal.json`` names the newest whole worker state and every update of ours whose fate is open, with its
+payload and, once signed, its raw transaction.  Order of durability: payload and worker state, then the
+journal that names both (one rename commits them together), then the signed transaction in the journal, and
+only then the network.  So after kill -9 at any moment either the round was never sent and its progress is in
+the saved state's past, or everything needed to finish the sending is here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from training.worker.durable import save_durable
+
+JOURNAL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentUpdate:
+    """An update of ours that has left the local weights."""
+
+    round: int
+    """t."""
+    base_root: str
+    """Hex, as the round froze it."""
+    digest: str
+    """Hex, blake3 of the payload."""
+    payload_file: str
+    """Name inside the home's ``sent`` folder."""
+    tokens: int
+    """Tokens trained on for it."""
+    loss_micro: int
+    """Mean training loss, micronats."""
+    raw_transaction: str = ""
+    """Hex; empty until the certificate is there and the commit is signed."""
+    is_committed: bool = False
+    """Seen on the chain."""
+    note: str = ""
+    """Why it never got there, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalContents:
+    """The file."""
+
+    genesis_hash: str
+    """Hex: the chain."""
+    run: int
+    """The run."""
+    recipe_digest: str
+    """Hex."""
+    state_file: str = ""
+    """Name of the newest whole worker state in the home's ``state`` folder; empty before the first."""
+    trained_round: int = -1
+    """Round whose inner steps are in the saved state without having been sent; -1 for none."""
+    trained_steps: int = 0
+    """How many of them."""
+    trained_tokens: int = 0
+    """Their tokens."""
+    trained_loss_micro: int = 0
+    """Their mean loss."""
+    last_sent_round: int = -1
+    """Newest round taken out of the weights."""
+    sent: tuple[SentUpdate, ...] = ()
+    """Updates whose round is not in the agreed state of ``state_file`` yet, by round."""
+
+
+class Journal:
+    """The journal of one home folder; safe to use from several threads."""
+
+    def __init__(self, home: Path, contents: JournalContents) -> None:
+        """Take over ``contents`` without writing."""
+        self.home = home
+        self._contents = contents
+        self._lock = threading.Lock()
+
+    @property
+    def contents(self) -> JournalContents:
+        """The contents as they are on disk."""
+        with self._lock:
+            return self._contents
+
+    @property
+    def state_folder(self) -> Path:
+        """Where worker states lie."""
+        return self.home / "state"
+
+    @property
+    def sent_folder(self) -> Path:
+        """Where own payloads lie."""
+        return self.home / "sent"
+
+    def find_sent(self, round_index: int) -> SentUpdate | None:
+        """Return our update of a round, if its fate is open."""
+        return next((update for update in self.contents.sent if update.round == round_index), None)
+
+    def load_payload(self, update: SentUpdate) -> bytes:
+        """Return the payload of an update of ours."""
+        return (self.sent_folder / update.payload_file).read_bytes()
+
+    def record_state(
+        self,
+        save_state: Callable[[Path], None],
+        *,
+        name: str,
+        change: Callable[[JournalContents], JournalContents],
+        payload: tuple[str, bytes] | None = None,
+    ) -> None:
+        """Make a worker state (and a payload) durable and name them in one step; older files go."""
+        for folder in (self.state_folder, self.sent_folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        if payload is not None:
+            save_durable(self.sent_folder / payload[0], payload[1])
+        save_state(self.state_folder / name)
+        with self._lock:
+            self._write(replace(change(self._contents), state_file=name))
+        self._remove_unnamed()
+
+    def update_sent(self, round_index: int, change: Callable[[SentUpdate], SentUpdate]) -> None:
+        """Change one open update durably; nothing happens when it is closed already."""
+        with self._lock:
+            sent = tuple(change(item) if item.round == round_index else item for item in self._contents.sent)
+            if sent != self._contents.sent:
+                self._write(replace(self._contents, sent=sent))
+
+    def reset(self) -> None:
+        """Forget the worker state and every open update: the run went back behind them."""
+        with self._lock:
+            self._write(
+                JournalContents(
+                    genesis_hash=self._contents.genesis_hash,
+                    run=self._contents.run,
+                    recipe_digest=self._contents.recipe_digest,
+                )
+            )
+        self._remove_unnamed()
+
+    def _write(self, contents: JournalContents) -> None:
+        body = json.dumps({"version": JOURNAL_VERSION, **asdict(contents)}, indent=1).encode()
+        save_durable(self.home / "journal.json", body)
+        self._contents = contents
+
+    def _remove_unnamed(self) -> None:
+        contents = self.contents
+        keep = {contents.state_file, *(update.payload_file for update in contents.sent)}
+        for folder in (self.state_folder, self.sent_folder):
+            if folder.is_dir():
+                for path in folder.iterdir():
+                    if path.name not in keep:
+                        path.unlink(missing_ok=True)
+
+
+def load_journal(home: Path) -> JournalContents | None:
+    """Read a home's journal; None where there is none.
+
+    Raises ValueError when the file is not a journal of this version.
+    """
+    path = home / "journal.json"
+    if not path.exists():
+        return None
+    raw = json.loads(path.read_bytes())
+    if not isinstance(raw, dict) or raw.pop("version", None) != JOURNAL_VERSION:
+        raise ValueError(f"{path} is not a journal of version {JOURNAL_VERSION}")
+    raw["sent"] = tuple(SentUpdate(**item) for item in raw["sent"])
+    return JournalContents(**raw)

@@ -1,0 +1,362 @@
+"""The main thread of a worker: inner steps, one round after another (DESIGN 4.1 and 7).
+
+Invariants: the settled rounds up to base(t) enter the weights between send(t-1) and t's first inner step, and
+at no other time; nothing is sent before worker state and payload are durable; a worker past base(t) sits t out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from contracts.bindings.types import MemberState, RoundInfo, RunState, UpdateFate
+from training.core.errors import NonFiniteUpdateError
+from training.worker.agreement import Agreement, Outcome
+from training.worker.errors import ChainSilent, RunIdle
+from training.worker.exchange import Exchange
+from training.worker.journal import Journal, JournalContents, SentUpdate
+from training.worker.outbox import Outbox
+from training.worker.ports import LocalEngine, Rules
+from training.worker.source import compute_digest
+from training.worker.trace import EventKind, Trace, TraceEvent
+from training.worker.view import ChainView, Standing, choose_round, explain_wait, is_closed, is_time_to_send
+from training.worker.watcher import Watcher
+
+LOG = logging.getLogger("trainer")
+
+WAIT_SECONDS = 0.5
+"""Longest single wait, so that stop, failures and patience are looked at often."""
+
+FINISH_SECONDS = 60.0
+"""How long a finished worker stays to see the last checkpoint certified."""
+
+SAY_AGAIN_SECONDS = 30.0
+"""Between two equal lines about what is waited for."""
+
+
+class LoopEnd(StrEnum):
+    """Why the loop has ended."""
+
+    FINISHED = "finished"
+    """All rounds are settled."""
+    STOPPED = "stopped"
+    """Somebody asked; state saved, membership kept."""
+    LEFT = "left"
+    """The member has left the run."""
+    RESET = "reset"
+    """The agreed state must be restored from a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long to wait before giving up."""
+
+    chain_seconds: float = 3600.0
+    """Without an answer from any URL."""
+    idle_seconds: float = 86_400.0
+    """Without a round for us."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Inner steps since the last send."""
+
+    round: int = -1
+    round_steps: int = 0
+    tokens: int = 0
+    steps: int = 0
+    loss_sum: int = 0
+
+    def add(self, round_index: int, steps: int, tokens: int, loss_micro: int) -> None:
+        """Count a stretch of inner steps."""
+        if round_index != self.round:
+            self.round, self.round_steps = round_index, 0
+        self.round_steps += steps
+        self.steps += steps
+        self.tokens += tokens
+        self.loss_sum += steps * loss_micro
+
+    @property
+    def loss_micro(self) -> int:
+        """Mean training loss, micronats."""
+        return self.loss_sum // self.steps if self.steps else 0
+
+
+class RoundLoop:
+    """Trains until the run has finished, somebody asks to stop, or the session must start again."""
+
+    def __init__(
+        self,
+        *,
+        me: str,
+        engine: LocalEngine,
+        rules: Rules,
+        agreement: Agreement,
+        watcher: Watcher,
+        outbox: Outbox,
+        exchange: Exchange,
+        journal: Journal,
+        trace: Trace,
+        stop: threading.Event,
+        patience: Patience,
+        last_sent_round: int,
+    ) -> None:
+        """Take over an engine that stands where the journal says."""
+        contents = journal.contents
+        self._me = me
+        self._engine = engine
+        self._rules = rules
+        self._agreement = agreement
+        self._watcher = watcher
+        self._outbox = outbox
+        self._exchange = exchange
+        self._journal = journal
+        self._trace = trace
+        self._stop = stop
+        self._patience = patience
+        self._last_sent = last_sent_round
+        self._is_behind = False
+        self._progress = _Progress()
+        if contents.trained_round >= 0:
+            self._progress.add(
+                contents.trained_round, contents.trained_steps, contents.trained_tokens, contents.trained_loss_micro
+            )
+        self._num_saves = 0
+        self._idle_since = time.monotonic()
+        self._said = ("", float("-inf"))
+        self._waiting: tuple[float, str] | None = None
+
+    def run(self) -> LoopEnd:
+        """Go through the rounds."""
+        while True:
+            end = self._step()
+            if end is not None:
+                if end in (LoopEnd.STOPPED, LoopEnd.FINISHED, LoopEnd.LEFT):
+                    self._save_stopped()
+                return end
+
+    def _step(self) -> LoopEnd | None:
+        """Do one round, or wait a little."""
+        self._check()
+        if self._stop.is_set():
+            return LoopEnd.STOPPED
+        if self._exchange.reset_reason:
+            return LoopEnd.RESET
+        view = self._watcher.latest()
+        if view is None:
+            self._wait(None, "the chain has not answered yet")
+            return None
+        if view.member.state is MemberState.LEFT:
+            return LoopEnd.LEFT
+        if view.run.state is RunState.FINISHED:
+            return self._finish(view)
+        standing = Standing(
+            me=self._me, version=self._engine.version, last_sent_round=self._last_sent, is_behind=self._is_behind
+        )
+        info = choose_round(view, standing)
+        if info is None:
+            # No open round is ours, and one that opens later has a base at least at this head.
+            self._apply_up_to(min(self._agreement.version, view.run.head_version))
+            self._wait(view, explain_wait(view, standing))
+            return None
+        self._apply_up_to(min(self._agreement.version, info.base_version))
+        if self._engine.version < info.base_version:
+            self._wait_for_base(info)
+            return None
+        return self._train_round(info, view)
+
+    def _train_round(self, info: RoundInfo, view: ChainView) -> LoopEnd | None:
+        t = info.round
+        self._record_wait(t)
+        self._idle_since = time.monotonic()
+        num_steps = self._rules.num_steps(t, info.local_steps)
+        done = self._progress.round_steps if self._progress.round == t else 0
+        if num_steps > done:
+            with self._trace.span(EventKind.TRAIN, t) as span:
+                report = self._engine.train(
+                    t,
+                    num_steps - done,
+                    lambda: self._should_stop(t),
+                    data_seed=info.data_seed,
+                    participants=[bytes.fromhex(member[2:]) for member in view.participants[t]],
+                )
+                span.counters = {"steps": report.steps, "tokens": report.tokens, "loss_micro": report.loss_micro}
+            self._progress.add(t, report.steps, report.tokens, report.loss_micro)
+        self._check()
+        if self._stop.is_set():
+            return LoopEnd.STOPPED
+        if self._exchange.reset_reason:
+            return LoopEnd.RESET
+        newest = self._watcher.latest()
+        assert newest is not None
+        if is_closed(newest, t):
+            LOG.warning("round %d closed without us; its progress stays in the weights, on to the newest round", t)
+            self._is_behind = True
+            return None
+        return self._send(info)
+
+    def _send(self, info: RoundInfo) -> LoopEnd | None:
+        t = info.round
+        try:
+            with self._trace.span(EventKind.COMPRESS, t) as span:
+                payload = self._engine.send(t, rank=info.rank)
+                span.num_bytes = len(payload)
+                self._record_sent(info, payload)
+        except NonFiniteUpdateError as error:
+            LOG.error("round %d: %s", t, error)
+            self._exchange.reset_reason = f"local weights are not finite any more ({error})"
+            return LoopEnd.RESET
+        LOG.info(
+            "round %d: %d steps, training loss %.4f, sending %d bytes",
+            t,
+            self._progress.round_steps if self._progress.round == t else 0,
+            self._progress.loss_micro / 1_000_000,
+            len(payload),
+        )
+        self._last_sent = t
+        self._is_behind = False
+        self._progress = _Progress()
+        self._outbox.wake()
+        return None
+
+    def _record_sent(self, info: RoundInfo, payload: bytes) -> None:
+        digest = compute_digest(payload).hex()
+        update = SentUpdate(
+            round=info.round,
+            base_root=info.base_root.hex(),
+            digest=digest,
+            payload_file=f"{info.round}-{digest}",
+            tokens=self._progress.tokens,
+            loss_micro=self._progress.loss_micro,
+        )
+        version = self._engine.version
+
+        def change(contents: JournalContents) -> JournalContents:
+            kept = tuple(item for item in contents.sent if item.round >= version and item.round != update.round)
+            return replace(
+                contents,
+                sent=(*kept, update),
+                last_sent_round=info.round,
+                trained_round=-1,
+                trained_steps=0,
+                trained_tokens=0,
+                trained_loss_micro=0,
+            )
+
+        self._journal.record_state(
+            self._engine.save,
+            name=self._name_state(f"sent-{info.round}"),
+            change=change,
+            payload=(update.payload_file, payload),
+        )
+
+    def _save_stopped(self) -> None:
+        """Save the weights as they are, with the inner steps that are not sent yet."""
+        progress = self._progress
+        version = self._engine.version
+        self._journal.record_state(
+            self._engine.save,
+            name=self._name_state("stopped"),
+            change=lambda contents: replace(
+                contents,
+                sent=tuple(item for item in contents.sent if item.round >= version),
+                last_sent_round=self._last_sent,
+                trained_round=progress.round,
+                trained_steps=progress.round_steps,
+                trained_tokens=progress.tokens,
+                trained_loss_micro=progress.loss_micro,
+            ),
+        )
+
+    def _name_state(self, what: str) -> str:
+        self._num_saves += 1
+        return f"{what}-{time.time_ns():x}-{self._num_saves}"
+
+    def _apply_up_to(self, version: int) -> None:
+        first = self._engine.version
+        if version <= first:
+            return
+        with self._trace.span(EventKind.APPLY, version - 1):
+            for outcome in self._agreement.take_outcomes(first, version):
+                own_accepted = self._judge_own(outcome)
+                self._engine.apply(outcome.settlement, outcome.round, own_accepted)
+                if own_accepted is False:
+                    LOG.warning("round %d: our update was not counted; it returns to error feedback", outcome.round)
+
+    def _judge_own(self, outcome: Outcome) -> bool | None:
+        """Say whether the update that left these weights counted; None where none has left them.
+
+        An update that another process of the same key sent in the round is not the one in flight here.
+        """
+        if outcome.round not in self._engine.in_flight:
+            return None
+        sent = self._journal.find_sent(outcome.round)
+        is_same = sent is None or sent.digest == outcome.own.digest.hex()
+        return is_same and outcome.own.fate is UpdateFate.ACCEPTED
+
+    def _should_stop(self, round_index: int) -> bool:
+        if self._stop.is_set() or self._exchange.reset_reason:
+            return True
+        view = self._watcher.latest()
+        if view is None:
+            return False
+        info = view.rounds.get(round_index)
+        return is_closed(view, round_index) or (info is not None and is_time_to_send(view, info))
+
+    def _finish(self, view: ChainView) -> LoopEnd | None:
+        total = view.run.num_rounds_total
+        if self._agreement.version < total:
+            self._wait(view, "the run has finished; settling the last rounds")
+            return None
+        self._apply_up_to(total)
+        if view.run.certified_version < total and time.monotonic() < self._idle_since + FINISH_SECONDS:
+            self._wait(view, "the run has finished; storing the last checkpoint")
+            return None
+        return LoopEnd.FINISHED
+
+    def _wait_for_base(self, info: RoundInfo) -> None:
+        if self._waiting is None:
+            self._waiting = (time.monotonic(), f"settling up to version {info.base_version}")
+        self._agreement.wait_for_version(min(info.base_version, self._engine.version + 1), WAIT_SECONDS)
+
+    def _wait(self, view: ChainView | None, reason: str) -> None:
+        now = time.monotonic()
+        if reason != self._said[0] or now > self._said[1] + SAY_AGAIN_SECONDS:
+            self._said = (reason, now)
+            LOG.info("waiting: %s", reason)
+        if self._watcher.get_silence_seconds() > self._patience.chain_seconds:
+            raise ChainSilent(
+                f"no chain URL has answered for {self._patience.chain_seconds:.0f} s",
+                next_step="check --chain, then start again: nothing is lost",
+            )
+        if now > self._idle_since + self._patience.idle_seconds:
+            raise RunIdle(
+                f"no round for us in {self._patience.idle_seconds:.0f} s: {reason}",
+                next_step="see `trainer run show`, then start again: nothing is lost",
+            )
+        if self._waiting is None:
+            self._waiting = (time.monotonic(), reason)
+        self._watcher.wait_for_newer(view, WAIT_SECONDS)
+
+    def _record_wait(self, round_index: int) -> None:
+        """Write one event for the whole wait before a round."""
+        if self._waiting is not None:
+            start, reason = self._waiting
+            self._waiting = None
+            self._trace.record(
+                TraceEvent(
+                    kind=EventKind.WAIT,
+                    round=round_index,
+                    start_seconds=start,
+                    end_seconds=time.monotonic(),
+                    wall_seconds=time.time(),
+                    note=reason,
+                )
+            )
+
+    def _check(self) -> None:
+        self._outbox.check()
+        self._exchange.check()

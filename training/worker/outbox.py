@@ -1,0 +1,192 @@
+"""The thread that brings our updates to the stores and onto the chain, each exactly once (case 27).
+
+The way of an update: journal (payload and worker state are durable) -> stores -> certificate -> signed
+transaction -> journal -> chain.  Whatever is asked twice is asked by name: ``update(run, t, me)`` and the
+transaction's hash.  A signed transaction is always delivered, even when its round has closed meanwhile, so
+that no later transaction of the key waits behind a nonce that never comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from contracts.bindings.errors import (
+    ChainUnreachable,
+    ContractError,
+    DeadlinePassed,
+    NonceTaken,
+    RpcError,
+    TransactionFailed,
+)
+from contracts.bindings.types import UpdateFate
+from training.worker.errors import PayloadUnavailable
+from training.worker.journal import Journal, SentUpdate
+from training.worker.ports import ChainPort, PayloadPort, SenderPort
+from training.worker.trace import EventKind, Trace
+from training.worker.view import ChainView, is_closed
+
+LOG = logging.getLogger("trainer")
+
+TEMPORARY_TIER = 0
+"""Tier of payloads (da.core.types.Tier)."""
+
+RETRY_SECONDS = 0.5
+"""Between two tries while something is in the way."""
+
+DELIVER_SECONDS = 20.0
+"""Longest wait for one receipt before the chain is asked afresh."""
+
+
+class Outbox:
+    """Sends what the journal holds."""
+
+    def __init__(
+        self,
+        *,
+        chain: ChainPort,
+        sender: SenderPort,
+        payloads: PayloadPort,
+        journal: Journal,
+        trace: Trace,
+        run: int,
+        get_view: Callable[[], ChainView | None],
+    ) -> None:
+        """Work for one run; ``start`` begins."""
+        self._chain = chain
+        self._sender = sender
+        self._payloads = payloads
+        self._journal = journal
+        self._trace = trace
+        self._run = run
+        self._get_view = get_view
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._follow, name="outbox", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something new is in the journal."""
+        self._wake.set()
+
+    def stop(self, deadline_seconds: float) -> None:
+        """Stop and wait for the thread, at most ``deadline_seconds``."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline_seconds)
+
+    def check(self) -> None:
+        """Raise what ended the thread, if anything did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def work(self) -> bool:
+        """Try to bring every open update one step further; True when nothing is left to do."""
+        view = self._get_view()
+        if view is None:
+            return False
+        is_done = True
+        for update in self._journal.contents.sent:
+            if not update.is_committed and not update.note:
+                try:
+                    is_done = self._process_update(update, view) and is_done
+                except (ChainUnreachable, RpcError, DeadlinePassed) as error:
+                    LOG.warning("round %d: the commit has to wait: %s", update.round, error)
+                    is_done = False
+        return is_done
+
+    def _process_update(self, update: SentUpdate, view: ChainView) -> bool:
+        t = update.round
+        known = self._chain.training.update(self._run, t, self._sender.address)
+        if known.fate is not UpdateFate.NONE:
+            if known.digest.hex() != update.digest:
+                self._close(t, "another process with this key has sent an update for this round")
+            else:
+                self._journal.update_sent(t, lambda item: replace(item, is_committed=True))
+                LOG.info("round %d: update is in block %d", t, known.height)
+            return True
+        if not update.raw_transaction:
+            if is_closed(view, t):
+                self._close(t, "late: the round closed before the update was there; it returns to error feedback")
+                return True
+            raw = self._prepare(update, view)
+            if raw is None:
+                return False
+            encoded = raw.hex()
+            self._journal.update_sent(t, lambda item: replace(item, raw_transaction=encoded))
+        else:
+            raw = bytes.fromhex(update.raw_transaction)
+        return self._deliver(update, raw)
+
+    def _prepare(self, update: SentUpdate, view: ChainView) -> bytes | None:
+        """Disperse the payload and sign the commit; None where the stores or the contract say no for now."""
+        payload = self._journal.load_payload(update)
+        try:
+            with self._trace.span(EventKind.DISPERSE, update.round) as span:
+                span.num_bytes = len(payload)
+                certificate = self._payloads.put(payload, tier=TEMPORARY_TIER, blocks=view.run.params.lease_blocks)
+        except PayloadUnavailable as error:
+            LOG.warning("round %d: the stores do not take the payload: %s", update.round, error.reason)
+            return None
+        try:
+            return self._sender.sign(
+                "commit",
+                self._run,
+                update.round,
+                bytes.fromhex(update.base_root),
+                bytes.fromhex(update.digest),
+                certificate,
+                update.tokens,
+                update.loss_micro,
+            )
+        except ContractError as error:
+            self._process_refusal(update, error)
+            return None
+
+    def _deliver(self, update: SentUpdate, raw: bytes) -> bool:
+        try:
+            with self._trace.span(EventKind.COMMIT, update.round) as span:
+                span.num_bytes = len(raw)
+                receipt = self._sender.deliver(raw, DELIVER_SECONDS)
+        except NonceTaken:
+            # Another transaction of this key was executed with the nonce: these bytes can never land.
+            self._journal.update_sent(update.round, lambda item: replace(item, raw_transaction=""))
+            return False
+        except TransactionFailed as error:
+            self._close(update.round, f"the commit failed: {error.reason or error}")
+            return True
+        except ContractError as error:
+            self._journal.update_sent(update.round, lambda item: replace(item, raw_transaction=""))
+            self._process_refusal(update, error)
+            return False
+        self._journal.update_sent(update.round, lambda item: replace(item, is_committed=True))
+        LOG.info("round %d: update is in block %d", update.round, receipt.height)
+        return True
+
+    def _process_refusal(self, update: SentUpdate, error: ContractError) -> None:
+        """Decide whether a refused commit is worth another try: only where another certificate may help."""
+        if error.name in ("WrongEpoch", "CertificateExpired", "NotEnoughSignatures", "EscrowTooSmall"):
+            LOG.warning("round %d: %s", update.round, error.text)
+        elif error.name != "AlreadyCommitted":
+            self._close(update.round, error.text)
+
+    def _close(self, round_index: int, note: str) -> None:
+        LOG.warning("round %d: our update does not count: %s", round_index, note)
+        self._journal.update_sent(round_index, lambda item: replace(item, note=note))
+
+    def _follow(self) -> None:
+        try:
+            while not self._stop.is_set():
+                is_done = self.work()
+                self._wake.wait(None if is_done else RETRY_SECONDS)
+                self._wake.clear()
+        except BaseException as error:  # the outermost loop of this thread: handed to whoever asks next
+            LOG.exception("the outbox has failed")
+            self._failure = error

@@ -1,0 +1,380 @@
+"""One stretch of a worker's life: from a proved state, through rounds, to an end or a reset.
+
+``run_worker`` repeats sessions until one ends for good.  A session starts from the saved worker state, if it
+is whole and the run has not left it behind, else from the newest certified checkpoint, and replays the settled
+rounds since; then three threads (watcher, outbox, exchange) serve while the calling thread trains.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError, TransactionFailed
+from contracts.bindings.types import Member, RunInfo, UpdateFate
+from training.worker.agreement import Agreement
+from training.worker.duties import Duties, Parts, join_run
+from training.worker.errors import (
+    AgreedRootMismatch,
+    ChainSilent,
+    Refused,
+    StateUnavailable,
+    WorkerStateDamaged,
+    WrongChain,
+    WrongRecipe,
+    WrongRun,
+)
+from training.worker.exchange import Exchange
+from training.worker.journal import Journal, JournalContents, load_journal
+from training.worker.loop import LoopEnd, Patience, RoundLoop
+from training.worker.outbox import Outbox
+from training.worker.ports import ChainPort, LocalEngine, PayloadPort, Rules, SenderPort
+from training.worker.restore import restore_newest
+from training.worker.source import PayloadSource
+from training.worker.trace import Trace
+from training.worker.view import ChainView, compute_rejoin_is_due
+from training.worker.watcher import Watcher
+
+LOG = logging.getLogger("trainer")
+
+STOP_SECONDS = 2.0
+"""Longest wait for each thread at a stop: three of them and a save stay well under ten seconds."""
+
+RETRY_SECONDS = 0.5
+"""Between two tries to restore or to reach the chain at the start."""
+
+MAX_RESETS_IN_ROW = 5
+"""Resets without a settled round in between; one more means that this software cannot follow the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerParts:
+    """Everything a worker is made of."""
+
+    chain: ChainPort
+    sender: SenderPort
+    payloads: PayloadPort
+    rules: Rules
+    trace: Trace
+    home: Path
+    run: int
+    patience: Patience = Patience()
+    evaluation_interval: int = 4
+    """Versions between two recorded held-out losses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How a worker's process has ended."""
+
+    end: LoopEnd
+    run: int
+    worker: str
+    version: int
+    """Settled rounds in the agreed state."""
+    root: str
+    """Hex root of it."""
+    accepted: int
+    """Updates of ours that counted, as the chain has it."""
+    refused: int
+    """Updates of ours that did not."""
+    earned: int
+    """Wei."""
+
+
+def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
+    """Join the run and train until it has finished or ``stop`` is set.
+
+    Raises a ``WorkerError`` with exit code and next step when it cannot go on.
+    """
+    run = _wait_for_chain(parts, stop)
+    journal = open_journal(parts.home, parts.chain.genesis_hash(), run)
+    if run.recipe_digest != parts.rules.recipe_digest:
+        raise WrongRecipe(run.recipe_digest, parts.rules.recipe_digest)
+    resets, last_version = 0, -1
+    while True:
+        end, version, root = _run_session(parts, journal, stop)
+        if end is not LoopEnd.RESET:
+            return _summarise(parts, end, version, root)
+        resets = resets + 1 if version <= last_version else 1
+        last_version = version
+        if resets > MAX_RESETS_IN_ROW:
+            raise Refused(
+                f"the agreed state could not be followed at version {version}, {resets} times in a row",
+                next_step="use the same version of the software as the other members",
+            )
+        journal.reset()
+
+
+def open_journal(home: Path, genesis_hash: bytes, run: RunInfo) -> Journal:
+    """Open a home's journal, or begin one; refuses a home of another chain, run or recipe."""
+    home.mkdir(parents=True, exist_ok=True)
+    digest = run.recipe_digest.hex()
+    fresh = JournalContents(genesis_hash=genesis_hash.hex(), run=run.run, recipe_digest=digest)
+    try:
+        contents = load_journal(home)
+    except (ValueError, TypeError, KeyError) as error:
+        raise WorkerStateDamaged(str(home / "journal.json"), str(error)) from error
+    if contents is None:
+        return Journal(home, fresh)
+    if contents.genesis_hash != fresh.genesis_hash:
+        raise WrongChain(bytes.fromhex(contents.genesis_hash), genesis_hash)
+    if (contents.run, contents.recipe_digest) != (run.run, digest):
+        raise WrongRun(
+            f"{home} belongs to run {contents.run}, not to run {run.run}", next_step="give each run its own --home"
+        )
+    return Journal(home, contents)
+
+
+def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> tuple[LoopEnd, int, bytes]:
+    me = parts.sender.address
+    watcher = Watcher(parts.chain, parts.run, me)
+    view = _retry_look(parts, watcher, stop)
+    if view is None:
+        return LoopEnd.STOPPED, 0, bytes(32)
+    if compute_rejoin_is_due(view):
+        _join(parts, view)
+    source = PayloadSource(
+        parts.home / "payloads", parts.payloads, parts.trace, find_own=lambda digest: _find_own(journal, digest)
+    )
+    engine = _load_engine(parts, journal, view)
+    if engine is not None:
+        state, version = engine.canonical, engine.version
+    else:
+        state, version = _restore(parts, view, stop)
+    agreement = Agreement(
+        chain=parts.chain,
+        rules=parts.rules,
+        source=source,
+        trace=parts.trace,
+        run=parts.run,
+        me=me,
+        state=state,
+        version=version,
+    )
+    duties = Duties(
+        Parts(
+            chain=parts.chain,
+            sender=parts.sender,
+            payloads=parts.payloads,
+            rules=parts.rules,
+            trace=parts.trace,
+            run=parts.run,
+            evaluation_interval=parts.evaluation_interval,
+        )
+    )
+    exchange = Exchange(
+        agreement=agreement,
+        duties=duties,
+        sender=parts.sender,
+        payloads=parts.payloads,
+        trace=parts.trace,
+        run=parts.run,
+        get_view=watcher.latest,
+    )
+    outbox = Outbox(
+        chain=parts.chain,
+        sender=parts.sender,
+        payloads=parts.payloads,
+        journal=journal,
+        trace=parts.trace,
+        run=parts.run,
+        get_view=watcher.latest,
+    )
+    watcher.add_listener(exchange.wake)
+    watcher.start()
+    outbox.start()
+    try:
+        if engine is None:
+            engine = _catch_up(parts, agreement, watcher, stop)
+            if engine is None:
+                return (LoopEnd.STOPPED if stop.is_set() else LoopEnd.RESET), agreement.version, agreement.root
+        exchange.start()
+        end = RoundLoop(
+            me=me,
+            engine=engine,
+            rules=parts.rules,
+            agreement=agreement,
+            watcher=watcher,
+            outbox=outbox,
+            exchange=exchange,
+            journal=journal,
+            trace=parts.trace,
+            stop=stop,
+            patience=parts.patience,
+            last_sent_round=_find_last_sent(parts, journal, view),
+        ).run()
+        if end is LoopEnd.RESET:
+            LOG.warning("restoring from a checkpoint: %s", exchange.reset_reason)
+        return end, agreement.version, agreement.root
+    finally:
+        exchange.stop(STOP_SECONDS)
+        outbox.stop(STOP_SECONDS)
+        watcher.stop(STOP_SECONDS)
+        source.close()
+
+
+def _catch_up(parts: WorkerParts, agreement: Agreement, watcher: Watcher, stop: threading.Event) -> LocalEngine | None:
+    """Replay to the head, then start fresh there; None when asked to stop or when a checkpoint has overtaken us."""
+    view = None
+    idle_since = time.monotonic()
+    while not stop.is_set():
+        view = watcher.wait_for_newer(view, RETRY_SECONDS)
+        if view is None:
+            continue
+        try:
+            while not stop.is_set() and agreement.adopt(view):
+                agreement.forget_outcomes()
+                idle_since = time.monotonic()
+        except (ChainUnreachable, RpcError) as error:
+            LOG.warning("catching up: %s", error)
+            continue
+        except (StateUnavailable, AgreedRootMismatch) as error:
+            LOG.warning("catching up: %s", error)
+            if isinstance(error, AgreedRootMismatch) or view.run.certified_version > agreement.version:
+                return None
+            _give_back(parts, view, agreement)
+            if time.monotonic() > idle_since + parts.patience.chain_seconds:
+                raise
+            stop.wait(RETRY_SECONDS)
+            continue
+        if agreement.version >= view.run.head_version:
+            state, version = agreement.get_state()
+            LOG.info("caught up with version %d, root %s", version, agreement.root.hex()[:16])
+            return parts.rules.create_engine(state, version)
+        if view.run.head_version < agreement.version:
+            return None
+    return None
+
+
+def _give_back(parts: WorkerParts, view: ChainView, agreement: Agreement) -> None:
+    """Nobody can show the head: offer the certified root, which the chain takes after T_recover."""
+    if view.run.num_eligible > 0:
+        return
+    try:
+        parts.sender.send("ready", parts.run, view.run.certified_root)
+    except (ContractError, TransactionFailed, RpcError, ChainUnreachable) as error:
+        LOG.info("version %d cannot be had and the run does not go back yet: %s", agreement.version + 1, error)
+
+
+def _load_engine(parts: WorkerParts, journal: Journal, view: ChainView) -> LocalEngine | None:
+    """Return the worker as saved, None where there is nothing usable."""
+    contents = journal.contents
+    if not contents.state_file:
+        return None
+    path = journal.state_folder / contents.state_file
+    try:
+        engine = parts.rules.load_engine(path)
+    except WorkerStateDamaged as error:
+        LOG.warning("%s; restoring from the newest checkpoint instead", error)
+        journal.reset()
+        return None
+    if engine.version > view.run.head_version:
+        LOG.warning("the run went back behind our version %d: restoring from a checkpoint", engine.version)
+        journal.reset()
+        return None
+    expected = parts.chain.training.root(parts.run, engine.version)
+    if engine.canonical.root() != expected:
+        LOG.warning("our saved version %d is not the run's any more: restoring from a checkpoint", engine.version)
+        journal.reset()
+        return None
+    LOG.info("resumed at version %d after round %d", engine.version, contents.last_sent_round)
+    return engine
+
+
+def _find_last_sent(parts: WorkerParts, journal: Journal, view: ChainView) -> int:
+    """Return the newest round that has an update of ours, in the journal or (after an erased disk) on the chain."""
+    on_chain = [
+        index
+        for index in view.rounds
+        if parts.chain.training.update(parts.run, index, parts.sender.address).fate is not UpdateFate.NONE
+    ]
+    return max([journal.contents.last_sent_round, *on_chain])
+
+
+def _restore(parts: WorkerParts, view: ChainView, stop: threading.Event) -> tuple[Any, int]:
+    state, version = restore_newest(
+        chain=parts.chain, payloads=parts.payloads, rules=parts.rules, trace=parts.trace, run=view.run
+    )
+    LOG.info("restored version %d, root %s as on the chain", version, state.root().hex()[:16])
+    return state, version
+
+
+def _join(parts: WorkerParts, view: ChainView) -> None:
+    try:
+        join_run(parts.sender, view, parts.rules.recipe_digest)
+    except ContractError as error:
+        if error.name != "AlreadyMember":
+            raise Refused(f"join: {error.text}", next_step=_advise(error, parts.sender.address)) from error
+    except TransactionFailed as error:
+        raise Refused(f"join: {error}", next_step="try again") from error
+    LOG.info("joined run %d as %s", parts.run, parts.sender.address)
+
+
+def _advise(error: ContractError, address: str) -> str:
+    advice = {
+        "NotAllowed": f"ask the run's owner to allow {address}",
+        "RunFull": "wait for a free place, or join another run",
+        "RejoinTooEarly": "start again at the block named",
+        "WrongRunState": "see `trainer run show`: the run takes no members now",
+        "BondTooSmall": "fund the worker key with the bond",
+    }
+    return advice.get(error.name, "see `trainer run show`")
+
+
+def _find_own(journal: Journal, digest: bytes) -> bytes | None:
+    wanted = digest.hex()
+    for update in journal.contents.sent:
+        if update.digest == wanted:
+            try:
+                return journal.load_payload(update)
+            except FileNotFoundError:
+                return None
+    return None
+
+
+def _wait_for_chain(parts: WorkerParts, stop: threading.Event) -> RunInfo:
+    deadline = time.monotonic() + parts.patience.chain_seconds
+    while True:
+        try:
+            return parts.chain.training.run(parts.run)
+        except ContractError as error:
+            raise WrongRun(error.text, next_step="see `trainer run list`") from error
+        except (ChainUnreachable, RpcError) as error:
+            LOG.warning("chain: %s", error)
+            if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
+                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+
+
+def _retry_look(parts: WorkerParts, watcher: Watcher, stop: threading.Event) -> ChainView | None:
+    deadline = time.monotonic() + parts.patience.chain_seconds
+    while not stop.is_set():
+        try:
+            return watcher.look()
+        except (ChainUnreachable, RpcError) as error:
+            LOG.warning("chain: %s", error)
+            if time.monotonic() > deadline:
+                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+            stop.wait(RETRY_SECONDS)
+    return None
+
+
+def _summarise(parts: WorkerParts, end: LoopEnd, version: int, root: bytes) -> Summary:
+    try:
+        member: Member | None = parts.chain.training.member(parts.run, parts.sender.address)
+    except (ChainUnreachable, RpcError, ContractError):
+        member = None
+    return Summary(
+        end=end,
+        run=parts.run,
+        worker=parts.sender.address,
+        version=version,
+        root=root.hex(),
+        accepted=member.accepted if member else 0,
+        refused=member.refused if member else 0,
+        earned=member.earned if member else 0,
+    )

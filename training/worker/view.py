@@ -1,0 +1,136 @@
+"""What the chain said last, and the decisions that follow from it alone (DESIGN 4.1).
+
+Pure: a decision is a function of a view and of where the worker stands, so the table of cases in
+``tests/training_worker/test_view.py`` is the whole policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from contracts.bindings.types import Member, MemberState, RoundInfo, RoundState, RunInfo, RunState
+
+SETTLED_STATES = frozenset({RoundState.FINAL, RoundState.VOID})
+"""A round in one of these never changes again, unless the run is reverted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainView:
+    """One consistent look at a run; never older than the one before it."""
+
+    height: int
+    """Newest complete block when the look began."""
+    run: RunInfo
+    """The run."""
+    member: Member
+    """Ourselves; state NONE before the first join."""
+    rounds: Mapping[int, RoundInfo]
+    """Rounds that are opened and not settled."""
+    participants: Mapping[int, tuple[str, ...]]
+    """V of each of them."""
+    seen_seconds: float
+    """Monotonic clock when the look was complete."""
+
+    def is_participant(self, round_index: int, me: str) -> bool:
+        """Whether we are in V of a round and still a live member."""
+        is_live = self.member.state in (MemberState.READY, MemberState.ACTIVE)
+        return is_live and me in self.participants.get(round_index, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where the worker stands."""
+
+    me: str
+    """Checksummed address."""
+    version: int
+    """Settled rounds in the local weights."""
+    last_sent_round: int
+    """Newest round taken out of the weights, -1 for none."""
+    is_behind: bool
+    """The round we were in closed without us."""
+
+
+def choose_round(view: ChainView, standing: Standing) -> RoundInfo | None:
+    """Choose the OPEN round to train in: the oldest not sent yet, or the newest for a worker that fell behind.
+
+    A round whose base is older than the local weights is sat out; so is one whose grace has begun, if a newer
+    one is open.
+    """
+    candidates = [
+        info
+        for index, info in sorted(view.rounds.items())
+        if info.state is RoundState.OPEN
+        and index > standing.last_sent_round
+        and info.base_version >= standing.version
+        and view.is_participant(index, standing.me)
+    ]
+    if not candidates:
+        return None
+    if standing.is_behind:
+        return candidates[-1]
+    unhurried = [info for info in candidates if not is_time_to_send(view, info)]
+    return unhurried[0] if unhurried else candidates[-1]
+
+
+def is_time_to_send(view: ChainView, info: RoundInfo) -> bool:
+    """Whether a worker in this round should send what it has: no more than the grace blocks are left.
+
+    While round t-1 has not closed the clock of round t has not started, and nothing hurries.
+    """
+    if info.state is not RoundState.OPEN or info.due_height == 0:
+        return False
+    before = view.rounds.get(info.round - 1)
+    if before is not None and before.state is RoundState.OPEN:
+        return False
+    return info.due_height - view.height <= view.run.params.grace_blocks
+
+
+def is_closed(view: ChainView, round_index: int) -> bool:
+    """Whether a round takes no more updates."""
+    if round_index < view.run.num_settled:
+        return True
+    info = view.rounds.get(round_index)
+    return info is not None and info.state is not RoundState.OPEN
+
+
+def explain_wait(view: ChainView, standing: Standing) -> str:
+    """Say in a few words why there is nothing to train in right now."""
+    run = view.run
+    if run.state is RunState.CREATED:
+        return "the owner has not stored the genesis checkpoint yet"
+    if run.state is RunState.WAITING:
+        if run.num_eligible < run.params.min_members:
+            return f"the run waits for members: {run.num_eligible} eligible, {run.params.min_members} needed"
+        return "the run waits: its escrow is empty or its checkpoint is overdue"
+    if run.state is RunState.PAUSED:
+        return "the owner has paused the run"
+    if run.state is RunState.FINISHED:
+        return "the run has finished"
+    if view.member.state is MemberState.DROPPED:
+        return f"dropped after missing rounds; may rejoin at block {view.member.rejoin_height} (now {view.height})"
+    if view.member.state is MemberState.JOINED:
+        return "joined; catching up before the next round opens"
+    if any(index <= standing.last_sent_round for index in view.rounds):
+        return "sent; the next round opens when an earlier one has settled"
+    return "no open round for us yet"
+
+
+def compute_rejoin_is_due(view: ChainView) -> bool:
+    """Whether a worker that is no member (any more) may join now."""
+    if view.member.state in (MemberState.NONE, MemberState.LEFT):
+        return True
+    return view.member.state is MemberState.DROPPED and view.height >= view.member.rejoin_height
+
+
+def compute_checkpoint_versions(run: RunInfo) -> list[int]:
+    """Return the versions at which a checkpoint is due or open, newest first.
+
+    Interval 8, certified 8, head 25: [24, 16].  The last version of a finished run is one too.
+    """
+    interval = run.params.checkpoint_interval
+    versions = set(range((run.certified_version // interval + 1) * interval, run.head_version + 1, interval))
+    if run.state is RunState.FINISHED and run.head_version > run.certified_version:
+        versions.add(run.head_version)
+    return sorted(versions, reverse=True)

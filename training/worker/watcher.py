@@ -1,0 +1,131 @@
+"""The thread that follows the chain by reading its state, so no event can be missed (cases 26-28).
+
+It publishes ``ChainView``s of never falling height: a URL that lags behind what was already seen is ignored.
+While no URL answers the last view stays, training goes on, and the silence is timed for those who wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from contracts.bindings.errors import ChainUnreachable, RpcError
+from contracts.bindings.types import RoundState
+from training.worker.ports import ChainPort
+from training.worker.view import ChainView
+
+LOG = logging.getLogger("trainer")
+
+POLL_SECONDS = 0.15
+"""Half a devnet block: a state change is seen within half a block of its commit."""
+
+
+class Watcher:
+    """Publishes the newest view of one run."""
+
+    def __init__(self, chain: ChainPort, run: int, me: str, *, poll_seconds: float = POLL_SECONDS) -> None:
+        """Watch ``run`` as member ``me``; ``start`` begins."""
+        self._chain = chain
+        self._run = run
+        self._me = me
+        self._poll_seconds = poll_seconds
+        self._view: ChainView | None = None
+        self._participants: dict[int, tuple[str, ...]] = {}
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._silent_since: float | None = None
+        self._failure: BaseException | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def stop(self, deadline_seconds: float) -> None:
+        """Stop and wait for the thread, at most ``deadline_seconds``."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(deadline_seconds)
+
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` from the watcher's thread after each new view; it must not block."""
+        self._listeners.append(listener)
+
+    def latest(self) -> ChainView | None:
+        """Return the newest view, None before the first; raises what ended the thread."""
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            return self._view
+
+    def wait_for_newer(self, than: ChainView | None, timeout_seconds: float) -> ChainView | None:
+        """Return a view newer than ``than``, or the same one after the timeout."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._view is not than or self._failure is not None, timeout_seconds)
+        return self.latest()
+
+    def refresh(self) -> None:
+        """Look again at once, for somebody who has just sent a transaction."""
+        self._wake.set()
+
+    def get_silence_seconds(self) -> float:
+        """Return for how long no URL has answered, 0 while one does."""
+        with self._changed:
+            return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
+
+    def look(self) -> ChainView:
+        """Read the run once, in the calling thread; raises ChainUnreachable."""
+        height = self._chain.height()
+        training = self._chain.training
+        run = training.run(self._run)
+        rounds = {index: training.round(self._run, index) for index in range(run.num_settled, run.num_opened)}
+        for index in rounds:
+            if index not in self._participants:
+                self._participants[index] = training.participants(self._run, index)
+        for index in [index for index in self._participants if index not in rounds]:
+            del self._participants[index]
+        return ChainView(
+            height=height,
+            run=run,
+            member=training.member(self._run, self._me),
+            rounds={index: info for index, info in rounds.items() if info.state is not RoundState.NONE},
+            participants=dict(self._participants),
+            seen_seconds=time.monotonic(),
+        )
+
+    def _follow(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self._poll()
+                self._wake.wait(self._poll_seconds)
+                self._wake.clear()
+        except BaseException as error:  # the outermost loop of this thread: handed to whoever asks next
+            LOG.exception("the watcher has failed")
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+
+    def _poll(self) -> None:
+        try:
+            view = self.look()
+        except (ChainUnreachable, RpcError) as error:
+            with self._changed:
+                if self._silent_since is None:
+                    self._silent_since = time.monotonic()
+                    LOG.warning("chain: no answer (%s); training goes on, asking again", error)
+            return
+        with self._changed:
+            if self._silent_since is not None:
+                LOG.info("chain: answers again at block %d", view.height)
+                self._silent_since = None
+            if self._view is not None and view.height < self._view.height:
+                return
+            self._view = view
+            self._changed.notify_all()
+        for listener in self._listeners:
+            listener()
