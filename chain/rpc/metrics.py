@@ -20,7 +20,6 @@ class Metrics:
             "archipelago_chain_block_time_seconds", "BFT time of the newest block, Unix", registry=self._registry
         )
         self._gas = Gauge("archipelago_chain_block_gas_used", "Gas of the newest block", registry=self._registry)
-        self._runs = Gauge("archipelago_training_runs", "Runs on the chain", registry=self._registry)
 
     def observe(self, method: str, seconds: float, *, is_error: bool) -> None:
         """Count one call."""
@@ -32,10 +31,6 @@ class Metrics:
         self._height.set(height)
         self._age.set(time_seconds)
         self._gas.set(gas_used)
-
-    def set_runs(self, num_runs: int) -> None:
-        """Show how many runs there are."""
-        self._runs.set(num_runs)
 
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""

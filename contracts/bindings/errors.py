@@ -49,7 +49,7 @@ NEXT_STEPS: Mapping[str, str] = {
     "LeaseTooLong": "take at most the maximum of blocks",
     "FeeTooSmall": "send what quote() says",
     "InsufficientBond": "ask bondOf(you)",
-    "UnknownFunction": "the chain's contracts are of another version: take the ABI from contracts/abi of the same version",
+    "UnknownFunction": "the chain runs another version: take contracts/abi from that version",
     "NothingUnlocked": "wait until the height is reached",
 }
 """Custom error -> what to do next; errors without an entry say all in their values."""

@@ -64,3 +64,8 @@ def _read_enumeration(struct: Struct, field: str, name: str) -> Enumeration:
         raise UndocumentedEnum(struct.name, field, struct.doc)
     members = tuple((int(value), word.upper()) for value, word in re.findall(_MEMBER_PATTERN, found.group(1)))
     return Enumeration(name=name, members=members)
+
+
+def enumeration_name_of(struct: Struct, field: str) -> str | None:
+    """Return the name of a field's enumeration, None where it is a plain number."""
+    return ENUM_OF_FIELD.get((struct.name, field))

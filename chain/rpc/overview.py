@@ -1,0 +1,121 @@
+"""``/api/overview``: one JSON object with all that the page shows, from one snapshot.
+
+It is the same for every client at one height, so it is made once a block and kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from chain.rpc.contract_views import read_view
+from chain.rpc.session import Session
+
+NUM_RUNS = 20
+"""Newest runs that are listed."""
+NUM_ROUNDS = 16
+"""Newest rounds of the chosen run."""
+NUM_BLOCKS = 24
+"""Newest blocks."""
+MAX_EVALUATIONS = 2_048
+"""Newest held-out losses of the curve."""
+_PAGE = 256
+"""Evaluations a call (Training.evaluations)."""
+
+
+class OverviewCache:
+    """The overview by run, as of the newest height; threads may share it."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._lock = threading.Lock()
+        self._height = -1
+        self._by_run: dict[int | None, dict[str, Any]] = {}
+
+    def get(self, session: Session, run: int | None) -> dict[str, Any]:
+        """Return the overview, made at most once a block and run."""
+        with self._lock:
+            height = session.snapshot.height
+            if height < self._height:
+                return self._by_run.get(run) or compute_overview(session, run)
+            if height > self._height:
+                self._height = height
+                self._by_run = {}
+            if run not in self._by_run:
+                self._by_run[run] = compute_overview(session, run)
+            return self._by_run[run]
+
+
+def compute_overview(session: Session, run: int | None) -> dict[str, Any]:
+    """Read chain, runs, the chosen run (the newest where None) and storage."""
+    num_runs = read_view(session, "Training", "numRuns")
+    chosen = num_runs if run is None else run
+    return {
+        "chain": _chain(session),
+        "runs": [
+            read_view(session, "Training", "run", each) for each in range(num_runs, max(0, num_runs - NUM_RUNS), -1)
+        ],
+        "run": _run(session, chosen) if 1 <= chosen <= num_runs else None,
+        "storage": {
+            "epoch": read_view(session, "Storage", "epoch"),
+            "nodes": read_view(session, "Storage", "nodes"),
+            "tiers": read_view(session, "Storage", "tiers"),
+        },
+        "staking": {"totalBonded": read_view(session, "Staking", "totalBonded")},
+    }
+
+
+def _chain(session: Session) -> dict[str, Any]:
+    snapshot = session.snapshot
+    parameters = snapshot.genesis_info()
+    heights = range(snapshot.height, max(-1, snapshot.height - NUM_BLOCKS), -1)
+    blocks = [block for block in map(snapshot.block, heights) if block is not None]
+    return {
+        "height": snapshot.height,
+        "chainId": parameters.chain_id,
+        "evmChainId": parameters.evm_chain_id,
+        "genesisHash": "0x" + parameters.genesis_hash.hex(),
+        "appHash": "0x" + snapshot.app_hash.hex(),
+        "baseFee": str(parameters.base_fee),
+        "gasLimit": parameters.gas_limit,
+        "blocks": [
+            {
+                "height": block.height,
+                "time": block.time_seconds,
+                "transactions": len(block.transactions),
+                "gasUsed": block.gas_used,
+            }
+            for block in blocks
+        ],
+    }
+
+
+def _run(session: Session, run: int) -> dict[str, Any]:
+    info = read_view(session, "Training", "run", run)
+    newest = info["numOpened"]
+    return {
+        "info": info,
+        "members": read_view(session, "Training", "members", run),
+        "rounds": [_round(session, run, each) for each in range(newest - 1, max(-1, newest - 1 - NUM_ROUNDS), -1)],
+        "evaluations": _evaluations(session, run, info["headVersion"]),
+    }
+
+
+def _round(session: Session, run: int, index: int) -> dict[str, Any]:
+    return {
+        "info": read_view(session, "Training", "round", run, index),
+        "updates": read_view(session, "Training", "updates", run, index),
+        "votes": read_view(session, "Training", "votes", run, index),
+    }
+
+
+def _evaluations(session: Session, run: int, head: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    start = max(0, head - MAX_EVALUATIONS)
+    while len(found) < MAX_EVALUATIONS:
+        page = read_view(session, "Training", "evaluations", run, start, _PAGE)
+        found += page
+        if len(page) < _PAGE:
+            break
+        start = page[-1]["version"] + 1
+    return found

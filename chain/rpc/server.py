@@ -1,0 +1,164 @@
+"""The JSON-RPC process: HTTP around the dispatcher, the page, ``/api/overview``, ``/metrics`` and ``/health``.
+
+It reads the LMDB that ``chain-node abci`` writes and never writes it, so consensus does not wait for it, and it
+may be stopped and started at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from importlib.resources import files
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+
+from chain.core.contracts.registry import SYSTEM_CONTRACTS
+from chain.rpc.dispatch import ChainDatabase, Dispatcher
+from chain.rpc.faults import RpcFault
+from chain.rpc.metrics import Metrics
+from chain.rpc.overview import OverviewCache
+from chain.rpc.session import Session
+from chain.rpc.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 5 << 20
+"""As go-ethereum: longest request body."""
+SHUTDOWN_SECONDS = 5.0
+"""How long open requests may take to end after SIGTERM."""
+
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+    "Access-Control-Allow-Headers": "Content-Type",
+    "Access-Control-Max-Age": "86400",
+}
+"""Wallets in a browser come from any origin; the node holds no keys and knows no session."""
+_PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+)
+"""The page takes nothing from outside."""
+
+
+def run(home: Path, cometbft_url: str, host: str, port: int) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    asyncio.run(_serve(home, cometbft_url, host, port))
+
+
+def build_app(home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> web.Application:
+    """Wire the application; it owns the dispatcher and closes it."""
+    node = _Node(home, cometbft_url, client)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.add_routes(
+        [
+            web.post("/", node.answer),
+            web.options("/", node.answer_preflight),
+            web.get("/", node.show_page),
+            web.get("/api/overview", node.show_overview),
+            web.get("/metrics", node.show_metrics),
+            web.get("/health", node.show_health),
+        ]
+    )
+    app.on_cleanup.append(node.close)
+    return app
+
+
+class _Node:
+    """The handlers and what they share."""
+
+    def __init__(self, home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> None:
+        self._upstream = Upstream(cometbft_url, client)
+        self._metrics = Metrics()
+        self._overviews = OverviewCache()
+        self._page = files("chain.rpc").joinpath("page.html").read_text(encoding="utf-8")
+        self._dispatcher = Dispatcher(
+            database=ChainDatabase(home / "app"),
+            contracts={contract.address: contract for contract in SYSTEM_CONTRACTS},
+            upstream=self._upstream,
+            metrics=self._metrics,
+        )
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """JSON-RPC."""
+        body = await request.read()
+        return web.Response(body=await self._dispatcher.answer(body), content_type="application/json", headers=_CORS)
+
+    async def answer_preflight(self, request: web.Request) -> web.Response:
+        """CORS preflight."""
+        return web.Response(status=204, headers=_CORS)
+
+    async def show_page(self, request: web.Request) -> web.Response:
+        """The page."""
+        headers = {"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"}
+        return web.Response(text=self._page, content_type="text/html", headers=headers)
+
+    async def show_overview(self, request: web.Request) -> web.Response:
+        """What the page shows; ``?run=N`` chooses the run."""
+        text = request.query.get("run", "")
+        if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+            return _json({"error": f"run is {text[:40]!r}, expected a number"}, status=400)
+        chosen = int(text) if text else None
+        try:
+            overview = await self._dispatcher.read(lambda session: self._overviews.get(session, chosen))
+        except RpcFault as e:
+            return _json({"error": e.message}, status=503)
+        return _json(overview)
+
+    async def show_metrics(self, request: web.Request) -> web.Response:
+        """Prometheus text."""
+        try:
+            await self._dispatcher.read(self._measure)
+        except RpcFault as e:
+            log.warning("metrics without the chain's head: %s", e.message)
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def show_health(self, request: web.Request) -> web.Response:
+        """200 when the chain is readable and CometBFT answers and has caught up, else 503 with the reason."""
+        try:
+            height = await self._dispatcher.read(lambda session: session.snapshot.height)
+            state = await self._upstream.get_sync_state()
+        except RpcFault as e:
+            return _json({"healthy": False, "reason": e.message}, status=503)
+        body = {
+            "healthy": not state.is_catching_up,
+            "height": height,
+            "coreHeight": state.height,
+            "catchingUp": state.is_catching_up,
+            "peers": state.num_peers,
+        }
+        return _json(body, status=503 if state.is_catching_up else 200)
+
+    async def close(self, app: web.Application) -> None:
+        """Let running calls end and close the database."""
+        await asyncio.get_running_loop().run_in_executor(None, self._dispatcher.close)
+
+    def _measure(self, session: Session) -> None:
+        block = session.snapshot.block(session.snapshot.height)
+        if block is not None:
+            self._metrics.set_head(height=block.height, time_seconds=block.time_seconds, gas_used=block.gas_used)
+
+
+async def _serve(home: Path, cometbft_url: str, host: str, port: int) -> None:
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    async with aiohttp.ClientSession() as client:
+        runner = web.AppRunner(build_app(home, cometbft_url, client), shutdown_timeout=SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            await site.start()
+            bound = runner.addresses[0]
+            log.info("JSON-RPC and page on http://%s:%d", bound[0], bound[1])
+            await stop.wait()
+        finally:
+            await runner.cleanup()
+
+
+def _json(value: object, *, status: int = 200) -> web.Response:
+    text = json.dumps(value, separators=(",", ":"))
+    return web.Response(text=text, status=status, content_type="application/json", headers=_CORS)
