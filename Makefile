@@ -38,7 +38,7 @@ setup:
 	@$(PYTHON) localnet/bootstrap.py
 
 demo: setup
-	@KEEP="$(KEEP)" $(VENV_PYTHON) -m localnet.demo $(if $(DATA),--data "$(DATA)")
+	@$(VENV_PYTHON) -m localnet.demo $(if $(filter-out 0 no false,$(KEEP)),--keep) $(if $(DATA),--data "$(DATA)")
 
 test: setup
 	@$(VENV_PYTHON) -m localnet.gate $(TESTS)

@@ -59,15 +59,15 @@ def hold_home(home: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def reset_home(home: Path) -> None:
-    """Remove the contents of a devnet's home, and of nothing else.
+def reset_home(home: Path, mark: str = RECORD_NAME) -> None:
+    """Remove the contents of a home that is ours, the mark last.
 
-    Raises LocalnetError when the directory holds files and no devnet.json.
+    Raises LocalnetError when the directory holds files and not the file ``mark``.
     """
     names = {path.name for path in home.iterdir()} - {LOCK_NAME, "logs"} if home.exists() else set()
-    if names and RECORD_NAME not in names:
-        raise LocalnetError(f"{home} holds files but no {RECORD_NAME}: not removing them; choose another --home")
-    for name in sorted(names | {"logs"}, key=lambda name: name == RECORD_NAME):
+    if names and mark not in names:
+        raise LocalnetError(f"{home} holds files but no {mark}: not removing them; choose another --home")
+    for name in sorted(names | {"logs"}, key=lambda name: name == mark):
         path = home / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

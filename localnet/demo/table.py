@@ -1,0 +1,155 @@
+"""Draw a snapshot: a live table on a terminal, one line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from localnet.core.snapshot import Snapshot
+from localnet.core.traffic import format_bytes, format_tokens
+
+LINE_SECONDS = 4.0
+"""How often a plain line is printed where there is no terminal."""
+NUM_NOTES = 6
+"""How many of the newest happenings stay in view."""
+BARS = "▁▂▃▄▅▆▇█"
+"""Eight heights for a curve of text."""
+CURVE_WIDTH = 40
+"""Characters of the loss curve."""
+
+
+class Display:
+    """Shows snapshots and happenings as they come."""
+
+    def __init__(self, console: Console) -> None:
+        """A terminal gets a live table; a pipe or a file gets lines."""
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=False) if console.is_terminal else None
+        self._notes: list[str] = []
+        self._newest: Snapshot | None = None
+        self._printed_at = -LINE_SECONDS
+
+    def __enter__(self) -> Display:
+        """Begin to show."""
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Leave the last table in view."""
+        if self._live:
+            self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Show a happening."""
+        self._notes.append(text)
+        if self._live:
+            self._draw()
+        else:
+            self._console.print(f"  * {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show the newest snapshot."""
+        self._newest = snapshot
+        if self._live:
+            self._draw()
+        elif snapshot.seconds - self._printed_at >= LINE_SECONDS:
+            self._printed_at = snapshot.seconds
+            self._console.print(render_line(snapshot), highlight=False, markup=False, soft_wrap=True)
+
+    def _draw(self) -> None:
+        if self._live and self._newest:
+            self._live.update(render_table(self._newest, self._notes[-NUM_NOTES:]))
+
+
+def render_line(snapshot: Snapshot) -> str:
+    """Return one line with the whole state."""
+    rounds = ", ".join(f"{row.index} (fragment {row.fragment}) {row.phase}" for row in snapshot.rounds) or "none open"
+    loss = f"{snapshot.newest_loss:.3f}" if snapshot.newest_loss is not None else "-"
+    members = " ".join(f"{worker.name}:{worker.state if worker.is_alive else 'DOWN'}" for worker in snapshot.workers)
+    return (
+        f"[{snapshot.seconds:4.0f} s] block {snapshot.height}, settled {snapshot.num_settled}/"
+        f"{snapshot.num_rounds_total}, round {rounds}; members {members}; held-out loss {loss}; "
+        f"wire {format_bytes(snapshot.bytes_sent)} sent, {format_bytes(snapshot.bytes_received)} received, AllReduce "
+        f"bf16 {format_bytes(snapshot.allreduce_bytes)}; storage {format_tokens(snapshot.paid_storage)}, pay "
+        f"{format_tokens(snapshot.paid_rewards)}"
+    )
+
+
+def render_table(snapshot: Snapshot, notes: list[str]) -> RenderableType:
+    """Return the live table: the run, its open rounds, its workers, what happened last."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column()
+    facts.add_row("block", f"{snapshot.height}    run {snapshot.run_state}    {snapshot.seconds:.0f} s")
+    facts.add_row("rounds settled", f"{snapshot.num_settled} of {snapshot.num_rounds_total}")
+    for row in snapshot.rounds:
+        facts.add_row(
+            f"round {row.index}",
+            f"fragment {row.fragment}  {row.phase:<7}  {row.num_committed}/{row.num_eligible} updates in"
+            + (f"  {row.num_votes} votes" if row.phase == "ATTEST" else ""),
+        )
+    facts.add_row("held-out loss", render_losses(snapshot))
+    facts.add_row(
+        "bytes on the wire",
+        f"{format_bytes(snapshot.bytes_sent)} sent, {format_bytes(snapshot.bytes_received)} received at the workers' "
+        f"sockets (chain and stores)",
+    )
+    facts.add_row(
+        "AllReduce in bf16", f"{format_bytes(snapshot.allreduce_bytes)} sent for the same steps{_ratio(snapshot)}"
+    )
+    facts.add_row(
+        "money",
+        f"storage {format_tokens(snapshot.paid_storage)}   pay {format_tokens(snapshot.paid_rewards)}   "
+        f"escrow left {format_tokens(snapshot.escrow)}",
+    )
+    facts.add_row("checkpoint", f"version {snapshot.certified_version} is certified in the stores")
+    workers = Table(expand=True, pad_edge=False)
+    for heading in ("worker", "process", "member", "doing", "counted", "tokens", "sent", "received", "pay"):
+        workers.add_column(heading, no_wrap=heading != "doing", overflow="ellipsis")
+    for worker in snapshot.workers:
+        workers.add_row(
+            f"{worker.name} {worker.address[:8]}",
+            Text(worker.process, style="" if worker.is_alive else "bold red"),
+            worker.state,
+            worker.activity,
+            f"{worker.num_accepted}" + (f" ({worker.num_refused} refused)" if worker.num_refused else ""),
+            f"{worker.num_tokens:,}",
+            format_bytes(worker.bytes_sent),
+            format_bytes(worker.bytes_received),
+            format_tokens(worker.earned),
+        )
+    happenings = [Text(f"* {note}", style="yellow") for note in notes]
+    return Group(
+        Text("Archipelago: one model, two workers, one chain, four stores", style="bold"), facts, workers, *happenings
+    )
+
+
+def render_losses(snapshot: Snapshot) -> str:
+    """Return the loss of the agreed theta: first, newest and a curve between."""
+    if not snapshot.losses:
+        return "not evaluated yet"
+    values = [loss for _, loss in snapshot.losses]
+    version, newest = snapshot.losses[-1]
+    return f"{values[0]:.3f} -> {newest:.3f} nats a byte (version {version})  {render_curve(values)}"
+
+
+def render_curve(values: list[float]) -> str:
+    """Return the newest values as bars; the largest is full height.
+
+    >>> render_curve([4.0, 2.0, 1.0])
+    '█▃▁'
+    """
+    shown = values[-CURVE_WIDTH:]
+    low, high = min(shown), max(shown)
+    if high == low:
+        return BARS[0] * len(shown)
+    return "".join(BARS[min(int((value - low) / (high - low) * len(BARS)), len(BARS) - 1)] for value in shown)
+
+
+def _ratio(snapshot: Snapshot) -> str:
+    if snapshot.bytes_sent == 0 or snapshot.allreduce_bytes == 0:
+        return ""
+    return f", {snapshot.allreduce_bytes / snapshot.bytes_sent:.0f} times as much"

@@ -1,0 +1,116 @@
+"""A devnet's home: one owner, a record that is whole, nothing removed that is not ours."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contracts.bindings.keys import create_key
+from localnet.core.config import DevnetConfig, build_alloc
+from localnet.core.errors import BadDevnetRecord, DevnetAlreadyUp, DevnetNotUp, LocalnetError, NotReadyInTime, Stopped
+from localnet.devnet import hold_home, reset_home
+from localnet.process import ProcessId, get_own_id
+from localnet.record import DevnetRecord, NamedProcess, Phase, load_record, load_up, save_record
+from localnet.stopping import StopRequest
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> DevnetRecord:
+    return DevnetRecord(
+        home=str(tmp_path),
+        phase=Phase.READY,
+        supervisor=get_own_id(),
+        processes=(NamedProcess(name="validator-0", id=get_own_id()),),
+        chain_id="archipelago-00000001",
+        rpc_url="http://127.0.0.1:8545",
+        storage_urls=("http://127.0.0.1:9100",),
+        faucet_key=str(tmp_path / "faucet.key"),
+    )
+
+
+def test_record_survives_the_disk(record: DevnetRecord, tmp_path: Path) -> None:
+    save_record(record)
+    assert load_record(tmp_path) == record
+    assert load_up(tmp_path) == record
+    assert [path.name for path in tmp_path.iterdir()] == ["devnet.json"]
+
+
+def test_record_of_a_dead_supervisor_is_not_up(record: DevnetRecord, tmp_path: Path) -> None:
+    own = get_own_id()
+    save_record(replace(record, supervisor=ProcessId(pid=own.pid, started=own.started - 60)))
+    with pytest.raises(DevnetNotUp, match="localnet up"):
+        load_up(tmp_path)
+
+
+def test_invalid_record_is_named(record: DevnetRecord, tmp_path: Path) -> None:
+    save_record(record)
+    path = tmp_path / "devnet.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(BadDevnetRecord, match="format 99, expected 1"):
+        load_record(tmp_path)
+    path.write_text("{")
+    with pytest.raises(BadDevnetRecord, match="JSONDecodeError"):
+        load_record(tmp_path)
+
+
+def test_home_has_one_owner(tmp_path: Path) -> None:
+    with hold_home(tmp_path), pytest.raises(DevnetAlreadyUp, match=str(get_own_id().pid)), hold_home(tmp_path):
+        pass
+    with hold_home(tmp_path):
+        pass
+
+
+def test_reset_removes_a_home_of_ours(record: DevnetRecord, tmp_path: Path) -> None:
+    save_record(record)
+    (tmp_path / "validator-0" / "data").mkdir(parents=True)
+    reset_home(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_invalid_reset_of_somebody_elses_directory(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(LocalnetError, match="not removing"):
+        reset_home(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_storage", 0), ("num_storage", 65), ("num_validators", 0), ("rpc_port", 70_000), ("host", "0.0.0.0")],
+)
+def test_invalid_config_names_field_and_value(field: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value}"):
+        DevnetConfig(home=tmp_path, **{field: value})
+
+
+def test_genesis_balances_are_exact_decimals() -> None:
+    assert build_alloc("0xf", ("0xa",)) == {"0xf": "1000000" + "0" * 18, "0xa": "1000" + "0" * 18}
+
+
+def test_keys_are_for_the_owner_only(tmp_path: Path) -> None:
+    create_key(tmp_path / "faucet.key")
+    assert stat.S_IMODE((tmp_path / "faucet.key").stat().st_mode) == 0o600
+
+
+def test_wait_ends_at_its_deadline_with_what_was_seen() -> None:
+    with pytest.raises(NotReadyInTime, match="for four seats; seen last: 3 seats"):
+        StopRequest().wait_until(lambda: False, "four seats", deadline_seconds=0.05, last=lambda: "3 seats")
+
+
+def test_wait_ends_when_somebody_asks_to_stop() -> None:
+    stop = StopRequest()
+    stop.set()
+    with pytest.raises(Stopped):
+        stop.wait_until(lambda: False, "nothing", deadline_seconds=60)
+
+
+def test_cli_loads_without_torch() -> None:
+    import subprocess
+
+    script = "import localnet.cli, sys; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

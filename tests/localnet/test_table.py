@@ -1,0 +1,84 @@
+"""The live table says everything that the demo promises to show."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from localnet.core.snapshot import RoundRow, Snapshot, WorkerRow
+from localnet.demo.table import Display, render_curve, render_line
+
+
+def make_worker(name: str, *, is_alive: bool) -> WorkerRow:
+    return WorkerRow(
+        name=name,
+        address="0x" + name.lower() * 40,
+        process="pid 4711" if is_alive else "KILLED (signal 9)",
+        is_alive=is_alive,
+        state="ACTIVE",
+        activity="train 13",
+        num_accepted=12,
+        num_refused=0,
+        num_tokens=491_520,
+        earned=12 * 10**18,
+        num_steps=240,
+        bytes_sent=1_500_000,
+        bytes_received=2_500_000,
+    )
+
+
+@pytest.fixture
+def snapshot() -> Snapshot:
+    return Snapshot(
+        height=321,
+        seconds=61.0,
+        run_state="RUNNING",
+        num_settled=12,
+        num_rounds_total=28,
+        rounds=(
+            RoundRow(index=12, fragment=0, phase="ATTEST", num_committed=2, num_eligible=2, num_votes=1),
+            RoundRow(index=13, fragment=1, phase="OPEN", num_committed=0, num_eligible=2, num_votes=0),
+        ),
+        workers=(make_worker("A", is_alive=True), make_worker("B", is_alive=False)),
+        losses=((0, 5.545), (8, 3.5), (12, 3.1)),
+        certified_version=8,
+        paid_rewards=24 * 10**18,
+        paid_storage=3 * 10**16,
+        escrow=976 * 10**18,
+        allreduce_bytes=300_000_000,
+    )
+
+
+def draw(snapshot: Snapshot, *, is_terminal: bool) -> str:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=is_terminal, width=150, color_system=None)
+    with Display(console) as display:
+        display.note("worker B, process 4711, KILLED in the middle of round 13")
+        display.show(snapshot)
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_table_and_lines_show_what_is_promised(snapshot: Snapshot, is_terminal: bool) -> None:
+    text = draw(snapshot, is_terminal=is_terminal)
+    for wanted in ("321", "12", "28", "ATTEST", "OPEN", "3.1", "3 MB", "5 MB", "300 MB", "0.03", "24", "KILLED"):
+        assert wanted in text, wanted
+
+
+def test_lines_come_every_few_seconds_and_are_whole(snapshot: Snapshot) -> None:
+    output = io.StringIO()
+    with Display(Console(file=output, width=40)) as display:
+        display.show(snapshot)
+        display.show(snapshot)
+    assert output.getvalue() == render_line(snapshot) + "\n"
+
+
+def test_sockets_are_summed_over_workers(snapshot: Snapshot) -> None:
+    assert (snapshot.bytes_sent, snapshot.bytes_received, snapshot.newest_loss) == (3_000_000, 5_000_000, 3.1)
+
+
+def test_curve_goes_from_the_largest_to_the_least() -> None:
+    assert render_curve([4.0, 2.5, 1.0]) == "█▅▁"
+    assert render_curve([2.0, 2.0]) == "▁▁"
