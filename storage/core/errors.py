@@ -5,7 +5,7 @@
     |- MalformedRecord           bytes on disk that are not one of our records
     |- StoreRefusal              a node's answer to one request; it changed nothing
     |  |- MalformedRequest  LengthRequired  TierUnavailable
-    |  |- WrongEpoch  NotMySeat
+    |  |- WrongEpoch  NotMySeat  ChainNotKnown
     |  |- UnknownShard  BlobExpired  RangeNotSatisfiable
     |  |- ShardTooLarge  RootMismatch
     |  |- StoreBusy  UploadInterrupted
@@ -13,10 +13,11 @@
     |- ChainUnreachable          no --chain URL answers
     |- WrongChain                this home belongs to another chain
     |- NotFunded                 the node's account stayed below what registration costs
+    |- WrongReceiptKey           the operator is registered with another receipt key
     |- HomeInUse                 another process holds this home
     |- UnknownBlob               the chain has no certificate for this id
     |- NoCommittee               no storage node has a seat
-    |- FeeChanged                the chain charged another fee than was shown
+    |- BlobReleased              its last lease has ended
     `- InvalidBlobText           not 64 hexadecimal digits
 
 Invariant: the message holds the value, what was expected and, where there is one, the next step.
@@ -74,8 +75,17 @@ class WrongEpoch(StoreRefusal):
     def __init__(self, *, got: Epoch, accepted: tuple[Epoch, ...]) -> None:
         self.got = got
         self.accepted = accepted
-        names = ", ".join(str(epoch) for epoch in accepted) or "none (the chain has not been reached yet)"
+        names = ", ".join(str(epoch) for epoch in accepted) or "none yet"
         super().__init__(f"epoch {got}, accepted {names}; read Storage.epoch() and ask its committee")
+
+
+class ChainNotKnown(StoreRefusal):
+    """This node has not reached its chain since it started, so it can't know who has a seat."""
+
+    retry_after_seconds = 5
+
+    def __init__(self) -> None:
+        super().__init__("this node has not reached its chain yet; reads work, writes wait for the committee")
 
 
 class NotMySeat(StoreRefusal):
@@ -224,6 +234,18 @@ class NotFunded(StorageError):
         )
 
 
+class WrongReceiptKey(StorageError):
+    """The chain knows the operator with a key that this home does not have."""
+
+    def __init__(self, *, address: str, expected: bytes, got: bytes) -> None:
+        self.expected = expected
+        self.got = got
+        super().__init__(
+            f"account {address} is registered with receipt key {expected.hex()}, this home has {got.hex()}; "
+            "use the home that registered it, or another --key-file"
+        )
+
+
 class HomeInUse(StorageError):
     """Another process holds the lock of this home."""
 
@@ -250,13 +272,13 @@ class NoCommittee(StorageError):
         )
 
 
-class FeeChanged(StorageError):
-    """The fee shown and the fee charged differ."""
+class BlobReleased(StorageError):
+    """Every lease of the blob has ended, so stores have deleted it, or may any moment."""
 
-    def __init__(self, *, shown: int, charged: int) -> None:
-        self.shown = shown
-        self.charged = charged
-        super().__init__(f"the chain charged {charged} wei, {shown} were shown; report this")
+    def __init__(self, *, blob: bytes, release_height: int) -> None:
+        self.blob = blob
+        self.release_height = release_height
+        super().__init__(f"blob {blob.hex()} was released at height {release_height}: its leases have ended")
 
 
 class InvalidBlobText(StorageError):

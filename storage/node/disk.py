@@ -43,9 +43,17 @@ class StagingFile:
     """Bytes on their way in: ``write`` any number of times, then ``Disk.publish`` or ``discard``."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file."""
+        """Create the file.
+
+        Raises: DiskFull when the filesystem has no room for a name.
+        """
         self.path = path
-        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(asked=0, free=0, floor=0) from error
+            raise
         self.num_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from da.core.blob import BlobHeader
 from da.core.merkle import RootBuilder
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
-from storage.core.errors import RootMismatch, StorageError, UnknownShard, UploadInterrupted
+from storage.core.errors import RootMismatch, UnknownShard, UploadInterrupted
 from storage.core.expiry import HeldShard, Sweep, compute_first_due
 from storage.core.quota import Quota, release, reserve, with_used
 from storage.core.records import ShardRecord, ShardTerms
@@ -183,15 +183,16 @@ class StoreEngine:
         with self._publish_lock:
             old = self.index.get(offer.blob, offer.shard)
             terms, record = _merge(offer, old)
-            self.disk.publish(upload.staged, offer.blob, terms, is_synced=_is_synced(terms.tier))
-            self._record("renamed", offer)
-            self._fault("after-rename")
+            is_indexed = False
             try:
+                self.disk.publish(upload.staged, offer.blob, terms, is_synced=_is_synced(terms.tier))
+                self._record("renamed", offer)
+                self._fault("after-rename")
                 self.index.put(offer.blob, offer.shard, record)
-            except StorageError:
-                if old is None:
+                is_indexed = True
+            finally:
+                if not is_indexed and old is None:
                     self.disk.delete(offer.blob, offer.shard)
-                raise
             self._record("indexed", offer)
         self.refresh_quota()
         self._fault("after-index")

@@ -8,6 +8,7 @@ be resized.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 import lmdb
 
 from da.core.types import BlobId, Height, ShardIndex
-from storage.core.errors import IndexFull, MalformedRecord
+from storage.core.errors import DiskFull, IndexFull, MalformedRecord
 from storage.core.expiry import HeldShard
 from storage.core.quota import compute_charge_bytes
 from storage.core.records import (
@@ -100,7 +101,7 @@ class Index:
     def put(self, blob: BlobId, shard: ShardIndex, record: ShardRecord) -> None:
         """Add or replace a record, durably.
 
-        Raises: IndexFull; the index is then as before.
+        Raises: IndexFull, DiskFull; the index is then as before.
         """
         with self._lock:
             try:
@@ -108,6 +109,10 @@ class Index:
                     self._replace(txn, blob, shard, record)
             except lmdb.MapFullError as error:
                 raise IndexFull(map_bytes=self._map_bytes) from error
+            except lmdb.Error as error:
+                if getattr(error, "code", None) == errno.ENOSPC:
+                    raise DiskFull(asked=0, free=0, floor=0) from error
+                raise
 
     def delete(self, blob: BlobId, shard: ShardIndex) -> None:
         """Remove a record; one that is not there is no error.  Works on a full map."""

@@ -1,0 +1,303 @@
+"""``storage put | get | quote | stat``: any file into the store and back, for people and for scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError, KeyFileError
+from contracts.bindings.keys import load_key
+from contracts.bindings.sender import Sender
+from da.blocking import BlobClient
+from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
+from storage.client import CERTIFY_BLOCKS, StorageClient, parse_blob_id
+from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, UnknownBlob
+from storage.core.tiers import parse_tier
+from storage.sizes import format_size, parse_size
+
+FAILED = 1
+"""Exit code: the chain or the network failed."""
+BAD_INPUT = 2
+"""Exit code: an argument makes no sense, a file can't be read."""
+NOT_STORED = 3
+"""Exit code: too few nodes signed; nothing is certified."""
+NOT_FOUND = 4
+"""Exit code: the chain does not know the blob, or its leases have ended."""
+NOT_READABLE = 5
+"""Exit code: too few good shards."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+WEI_PER_TOKEN = 10**18
+"""Wei."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Put any file into the store, and get it back.")
+
+Chain = Annotated[list[str], typer.Option("--chain", help="JSON-RPC URL; give several to survive one being down.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Deadline = Annotated[float, typer.Option(help="Seconds to wait for one node.")]
+DEFAULT_CHAIN = ["http://127.0.0.1:8545"]
+
+
+@app.command()
+def put(
+    file: Annotated[Path, typer.Argument(help="The file.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that pays.")],
+    tier: Annotated[str, typer.Option(help="temporary or hot.")] = "hot",
+    blocks: Annotated[int, typer.Option(min=1, help="How long to keep it, in blocks.")] = 100_000,
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Put a file: upload, certify, pay its lease."""
+    with _errors(as_json), _open(chain, deadline) as (client, storage, blobs):
+        wanted = parse_tier(tier)
+        data = file.read_bytes()
+        sender = Sender(client, load_key(key_file))
+        with _progress(f"storing {file.name}, {format_size(len(data))}", lambda: blobs.bytes_sent, as_json):
+            stored = storage.put(data, tier=wanted, blocks=blocks, sender=sender)
+        result = {
+            "blob": "0x" + stored.blob.hex(),
+            "size_bytes": stored.size_bytes,
+            "tier": stored.tier.name.lower(),
+            "expiry_height": stored.expiry,
+            "fee_wei": stored.fee,
+            "num_signatures": len(stored.certificate.signatures),
+            "faults": [str(fault) for fault in stored.faults],
+        }
+        _show(
+            result,
+            as_json,
+            f"{result['blob']}\n{format_size(stored.size_bytes)} in tier {result['tier']} until height "
+            f"{stored.expiry}, {len(stored.certificate.signatures)} nodes signed, fee {format_wei(stored.fee)}"
+            + "".join(f"\nwarning: {fault}" for fault in stored.faults),
+        )
+
+
+@app.command()
+def get(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")],
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Get a blob: read from any k nodes, verified; nothing stands under the name before it is whole."""
+    with _errors(as_json), _open(chain, deadline) as (_, storage, blobs):
+        blob_id = parse_blob_id(blob)
+        with create_whole(out) as write:
+            with _progress(f"reading {out.name}", lambda: blobs.bytes_received, as_json):
+                retrieved = storage.get(blob_id)
+            write(retrieved.data)
+        faults = [str(fault) for fault in retrieved.report.faults]
+        result = {
+            "blob": "0x" + blob_id.hex(),
+            "file": str(out),
+            "size_bytes": len(retrieved.data),
+            "seats": list(retrieved.report.seats),
+            "faults": faults,
+        }
+        _show(
+            result,
+            as_json,
+            f"{out}: {format_size(len(retrieved.data))}, verified, from seats "
+            f"{', '.join(map(str, retrieved.report.seats))}" + "".join(f"\nwarning: {fault}" for fault in faults),
+        )
+
+
+@app.command()
+def quote(
+    size: Annotated[str, typer.Argument(help="A size such as 1GB, or a file.")],
+    tier: Annotated[str, typer.Option(help="temporary or hot.")] = "hot",
+    blocks: Annotated[int, typer.Option(min=1, help="How long, in blocks.")] = 100_000,
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """Show what a lease costs; a put is charged for this and at most 100 blocks more."""
+    with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
+        path = Path(size)
+        size_bytes = path.stat().st_size if path.is_file() else parse_size(size)
+        wanted = parse_tier(tier)
+        fee = storage.quote(tier=wanted, size_bytes=size_bytes, blocks=blocks)
+        most = storage.quote(tier=wanted, size_bytes=size_bytes, blocks=blocks + CERTIFY_BLOCKS)
+        result = {
+            "size_bytes": size_bytes,
+            "tier": wanted.name.lower(),
+            "blocks": blocks,
+            "fee_wei": fee,
+            "max_fee_wei": most,
+        }
+        _show(
+            result,
+            as_json,
+            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks} blocks: {format_wei(fee)}, "
+            f"at most {format_wei(most)}",
+        )
+
+
+@app.command()
+def stat(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """Show what the chain knows of a blob."""
+    with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
+        info = storage.stat(parse_blob_id(blob))
+        is_pinned = info.release_height == 2**64 - 1
+        result = {
+            "blob": "0x" + info.blob.hex(),
+            "owner": info.owner,
+            "size_bytes": info.size_bytes,
+            "tier": info.tier,
+            "epoch": info.epoch,
+            "certified_height": info.certified_height,
+            "expiry_height": info.expiry_height,
+            "release_height": None if is_pinned else info.release_height,
+            "is_pinned": is_pinned,
+            "state": info.state.name,
+            "paid_wei": info.paid,
+        }
+        kept = "pinned by a run" if is_pinned else f"kept until height {info.release_height}"
+        _show(
+            result,
+            as_json,
+            f"{result['blob']}: {info.state.name.lower()}, {format_size(info.size_bytes)}, {kept}, "
+            f"certified at height {info.certified_height} by epoch {info.epoch}, paid {format_wei(info.paid)}",
+        )
+
+
+def main() -> None:
+    """Run the command line; SIGTERM stops it as tidily as Ctrl-C."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    app()
+
+
+@contextmanager
+def create_whole(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Give a function that writes a file whole: under another name, synced, then renamed.
+
+    Whatever happens in the block, ``path`` is as it was before, or complete; nothing else stays behind.
+    """
+    staged = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    fd = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    is_written = False
+
+    def write(data: bytes) -> None:
+        nonlocal is_written
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+        is_written = True
+
+    try:
+        try:
+            yield write
+        finally:
+            os.close(fd)
+        if is_written:
+            os.rename(staged, path)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def format_wei(amount: int) -> str:
+    """Return an amount in tokens, exact.
+
+    >>> format_wei(10**17), format_wei(0), format_wei(1)
+    ('0.1 tokens', '0 tokens', '0.000000000000000001 tokens')
+    """
+    whole, rest = divmod(amount, WEI_PER_TOKEN)
+    digits = f"{rest:018d}".rstrip("0")
+    return f"{whole}.{digits} tokens" if digits else f"{whole} tokens"
+
+
+@contextmanager
+def _open(urls: list[str], deadline: float) -> Iterator[tuple[ChainClient, StorageClient, BlobClient]]:
+    client = ChainClient(urls)
+    try:
+        with BlobClient(deadline_seconds=deadline) as blobs:
+            yield client, StorageClient(client, blobs), blobs
+    finally:
+        client.close()
+
+
+@contextmanager
+def _errors(as_json: bool) -> Iterator[None]:
+    """Turn expected failures into a readable line and an exit code."""
+    try:
+        yield
+    except (UnknownBlob, BlobReleased) as error:
+        _fail(error, NOT_FOUND, as_json)
+    except DisperseFailed as error:
+        _fail(error, NOT_STORED, as_json)
+    except RetrieveFailed as error:
+        _fail(error, NOT_READABLE, as_json)
+    except (InvalidBlobText, ValueError, KeyFileError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        _fail(error, BAD_INPUT, as_json)
+    except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
+        _fail(error, FAILED, as_json)
+    except KeyboardInterrupt as error:
+        _fail(error, INTERRUPTED, as_json)
+
+
+@contextmanager
+def _progress(text: str, get_bytes: Callable[[], int], as_json: bool) -> Iterator[None]:
+    """Show the bytes at the sockets while the block runs; nothing where output is for programs."""
+    if as_json or not sys.stderr.isatty():
+        yield
+        return
+    stop = threading.Event()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+
+        def follow() -> None:
+            while not stop.wait(0.1):
+                progress.update(task, description=f"{text}: {format_size(get_bytes())} on the wire")
+
+        thread = threading.Thread(target=follow, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def _show(result: dict[str, Any], as_json: bool, text: str) -> None:
+    print(json.dumps(result) if as_json else text, flush=True)
+
+
+def _fail(error: BaseException, code: int, as_json: bool) -> NoReturn:
+    text = str(error) or "interrupted"
+    with contextlib.suppress(BrokenPipeError):
+        if as_json:
+            print(json.dumps({"error": type(error).__name__, "message": text}), flush=True)
+        else:
+            print(f"{type(error).__name__}: {text}", file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""``StorageClient``: any bytes, priced, certified on the chain, verified on read (DESIGN 6, SPEC.md 7).
+
+    put: disperse to the current committee -> certificate -> certify with the fee; a repeated put pays nothing twice
+    get: the chain's record of the blob -> the committee of its epoch -> shards, each checked by hash
+
+Thread-safe.  Failures are da's (who failed and why), contracts.bindings' (what the chain said) or storage's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.sender import Sender
+from contracts.bindings.types import Blob, BlobState
+from da.blocking import BlobClient
+from da.client import Retrieved
+from da.core.certificate import encode_certificate
+from da.core.errors import SeatFault
+from da.core.merkle import BULK_LEAF_BYTES
+from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
+from storage.committees import make_committee
+from storage.core.errors import BlobReleased, InvalidBlobText, NoCommittee, UnknownBlob
+from storage.core.tiers import get_served_policy
+
+CERTIFY_BLOCKS = 100
+"""Blocks added to a lease for upload and certification, so that it lasts the blocks asked for from then on (30 s)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What came of a put."""
+
+    blob: BlobId
+    size_bytes: int
+    tier: Tier
+    expiry: Height
+    """Kept at least until this height."""
+    fee: int
+    """Wei that the lease cost; 0 where an earlier put had paid for it."""
+    max_fee: int
+    """Wei that were shown beforehand; the difference came back."""
+    certificate: Certificate
+    faults: tuple[SeatFault, ...]
+    """Seats that did not sign, and why."""
+
+
+class StorageClient:
+    """Puts and gets blobs over a chain and its storage committee."""
+
+    def __init__(self, chain: ChainClient, blobs: BlobClient) -> None:
+        """Use both; the caller closes them."""
+        self._chain = chain
+        self._blobs = blobs
+
+    def get_epoch(self) -> Epoch:
+        """Return the chain's current storage epoch, 0 before the first."""
+        return Epoch(self._chain.storage.epoch())
+
+    def committee(self, epoch: Epoch | None = None) -> Committee:
+        """Return a committee, the current one by default; URLs are asked anew each time, as nodes may move.
+
+        Raises: NoCommittee when it has no seats.
+        """
+        number = self.get_epoch() if epoch is None else epoch
+        committee = make_committee(number, self._chain.storage.committee(number) if number else ())
+        if not committee.seats:
+            raise NoCommittee(epoch=number)
+        return committee
+
+    def quote(self, *, tier: Tier, size_bytes: int, blocks: int) -> int:
+        """Return the exact fee in wei of a lease of ``blocks`` from now, as the chain will charge it."""
+        return self._chain.storage.quote(int(tier), size_bytes, blocks)
+
+    def disperse(
+        self, data: bytes | bytearray | memoryview, *, tier: Tier, expiry: Height, leaf_bytes: int = BULK_LEAF_BYTES
+    ) -> Certificate:
+        """Upload to the current committee and return the certificate; nothing is paid or recorded yet.
+
+        For callers whose own transaction carries the certificate (Training.commit and checkpoint).
+        """
+        get_served_policy(tier)
+        return self._blobs.disperse(
+            data,
+            committee=self.committee(),
+            genesis_hash=self._chain.genesis_hash(),
+            tier=tier,
+            expiry=expiry,
+            leaf_bytes=leaf_bytes,
+        )
+
+    def put(
+        self,
+        data: bytes | bytearray | memoryview,
+        *,
+        tier: Tier,
+        blocks: int,
+        sender: Sender,
+        leaf_bytes: int = BULK_LEAF_BYTES,
+    ) -> Stored:
+        """Upload, certify and lease for at least ``blocks`` blocks.
+
+        A put that was cut is simply repeated: nodes keep the shards that they have, and a lease that already lasts
+        long enough is not paid again.
+
+        Raises: NoCommittee, TierUnavailable, da's NotEnoughReceipts (nothing is certified then), ContractError.
+        """
+        get_served_policy(tier)
+        size_bytes = memoryview(data).nbytes
+        asked_at = self._chain.height()
+        expiry = Height(asked_at + blocks + CERTIFY_BLOCKS)
+        max_fee = self.quote(tier=tier, size_bytes=size_bytes, blocks=expiry - asked_at)
+        dispersal = self._blobs.disperse_with_report(
+            data,
+            committee=self.committee(),
+            genesis_hash=self._chain.genesis_hash(),
+            tier=tier,
+            expiry=expiry,
+            leaf_bytes=leaf_bytes,
+        )
+        certificate = dispersal.certificate
+        blob = certificate.terms.blob
+        fee = 0
+        kept_until = self._chain.storage.lease_expiry(blob, sender.address)
+        if kept_until < asked_at + blocks or self._chain.storage.blob(blob).tier < int(tier):
+            outcome = sender.send("Storage", "certify", encode_certificate(certificate), value=max_fee)
+            fee = int(outcome.event("BlobCertified").fields["fee"])
+            kept_until = expiry
+        return Stored(
+            blob=blob,
+            size_bytes=size_bytes,
+            tier=tier,
+            expiry=Height(kept_until),
+            fee=fee,
+            max_fee=max_fee,
+            certificate=certificate,
+            faults=dispersal.faults,
+        )
+
+    def stat(self, blob: BlobId) -> Blob:
+        """Return the chain's record of a blob.
+
+        Raises: UnknownBlob.
+        """
+        info = self._chain.storage.blob(blob)
+        if info.state is BlobState.UNKNOWN:
+            raise UnknownBlob(blob=blob)
+        return info
+
+    def get(self, blob: BlobId, *, max_bytes: int | None = None) -> Retrieved:
+        """Return a blob's bytes, verified, and which seats failed.
+
+        Raises: UnknownBlob, BlobReleased, da's RetrieveFailed and BlobTooLarge.
+        """
+        info = self.stat(blob)
+        if info.state is BlobState.RELEASED:
+            raise BlobReleased(blob=blob, release_height=info.release_height)
+        limit = info.size_bytes if max_bytes is None else max_bytes
+        return self._blobs.retrieve(blob, committee=self.committee(Epoch(info.epoch)), max_bytes=limit)
+
+
+def parse_blob_id(text: str) -> BlobId:
+    """Return a blob id as people type it, with or without 0x.
+
+    Raises: InvalidBlobText.
+    """
+    digits = text.strip().removeprefix("0x")
+    try:
+        raw = bytes.fromhex(digits)
+    except ValueError as error:
+        raise InvalidBlobText(got=text) from error
+    if len(raw) != 32:
+        raise InvalidBlobText(got=text)
+    return BlobId(raw)

@@ -1,0 +1,57 @@
+"""A node's counters for Prometheus; each has a registry of its own, so several nodes fit into one process."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from storage.node.status import NodeState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus text format."""
+
+
+class Metrics:
+    """Counts requests; reads the rest from the node when asked."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self.puts = Counter("storage_puts", "Shards signed for.", ["tier"], registry=registry)
+        self.put_bytes = Counter("storage_put_bytes", "Bytes of shards received and kept.", registry=registry)
+        self.get_bytes = Counter("storage_get_bytes", "Bytes of shards sent.", registry=registry)
+        self.refusals = Counter("storage_refusals", "Requests refused, by reason.", ["reason"], registry=registry)
+        self.failures = Counter("storage_failures", "Requests that failed in the node itself.", registry=registry)
+        self._gauges = {
+            name: Gauge(f"storage_{name}", text, registry=registry)
+            for name, text in (
+                ("capacity_bytes", "Bytes that the operator gave."),
+                ("used_bytes", "Bytes charged for kept shards."),
+                ("reserved_bytes", "Bytes set aside for uploads under way."),
+                ("free_disk_bytes", "Bytes free on the filesystem."),
+                ("num_shards", "Shards kept."),
+                ("chain_height", "Newest block height seen."),
+                ("chain_reachable", "1 while the chain answers."),
+                ("deleted_shards", "Expired shards deleted since start."),
+                ("failed_sweeps", "Sweeps of the collector that the chain did not answer."),
+                ("lost_shards", "Shards in the index that were not on disk at start."),
+                ("quarantined_shards", "Files found at start that were not what they say."),
+            )
+        }
+
+    def render(self, state: NodeState) -> bytes:
+        """Return all of it as text."""
+        status = state.get_status()
+        space, chain, collector, found = (status[name] for name in ("space", "chain", "collector", "found_at_start"))
+        values = {
+            **space,
+            "chain_height": chain["height"] or 0,
+            "chain_reachable": int(chain["is_reachable"]),
+            "deleted_shards": collector["deleted"],
+            "failed_sweeps": collector["failed_sweeps"],
+            "lost_shards": found["lost"],
+            "quarantined_shards": found["quarantined"],
+        }
+        for name, gauge in self._gauges.items():
+            gauge.set(values[name])
+        return generate_latest(self._registry)

@@ -1,0 +1,181 @@
+"""Put the node on the chain: wait for funds, register once, follow changes of URL and capacity.
+
+Idempotent: a node that is already registered spends nothing, and a start that was cut is simply repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError, ContractError
+from contracts.bindings.sender import Sender
+from contracts.bindings.types import StorageNode, StorageNodeState
+from storage.core.errors import ChainUnreachable, NotFunded, WrongReceiptKey
+from storage.node.chain_port import ask
+from storage.node.keys import ReceiptKey
+
+log = logging.getLogger(__name__)
+
+REGISTRATION_GAS = 1_000_000
+"""Gas set aside for registerNode and some updates; a published native call costs less (CHAIN.md, gas table)."""
+
+REMIND_SECONDS = 10.0
+"""How often people are reminded of missing funds."""
+
+
+class RegistrationPort(Protocol):
+    """What registration asks of the chain."""
+
+    def get_node(self) -> StorageNode:
+        """Return the operator's node, state NONE where there is none."""
+
+    def get_funds(self) -> tuple[int, int]:
+        """Return the balance and what registration may cost, in wei."""
+
+    def get_genesis_hash(self) -> bytes:
+        """Return the 32 bytes that the key proof is bound to."""
+
+    def register(self, *, url: str, key: bytes, key_proof: bytes, capacity_bytes: int) -> None:
+        """Send registerNode and wait."""
+
+    def update(self, *, url: str, capacity_bytes: int) -> None:
+        """Send updateNode and wait."""
+
+
+class RpcRegistration:
+    """RegistrationPort over contracts.bindings."""
+
+    def __init__(self, client: ChainClient, sender: Sender) -> None:
+        """Send as ``sender``."""
+        self._client = client
+        self._sender = sender
+
+    def get_node(self) -> StorageNode:
+        """Return the operator's node."""
+        return ask(lambda: self._client.storage.node(self._sender.address))
+
+    def get_funds(self) -> tuple[int, int]:
+        """Return the balance and what registration may cost, at twice the present gas price."""
+        price = int(ask(lambda: self._client.request("eth_gasPrice")), 16)
+        return ask(lambda: self._client.balance(self._sender.address)), 2 * price * REGISTRATION_GAS
+
+    def get_genesis_hash(self) -> bytes:
+        """Return the 32 bytes that the key proof is bound to."""
+        return ask(self._client.genesis_hash)
+
+    def register(self, *, url: str, key: bytes, key_proof: bytes, capacity_bytes: int) -> None:
+        """Send registerNode and wait for its block."""
+        self._sender.send("Storage", "registerNode", url, key, key_proof, capacity_bytes)
+
+    def update(self, *, url: str, capacity_bytes: int) -> None:
+        """Send updateNode and wait for its block."""
+        self._sender.send("Storage", "updateNode", url, capacity_bytes)
+
+
+class RegistrationState(StrEnum):
+    """How far it got; shown in the status."""
+
+    WAITING_FOR_CHAIN = "waiting for chain"
+    WAITING_FOR_FUNDS = "waiting for funds"
+    REGISTERED = "registered"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What is to be registered."""
+
+    address: str
+    """The operator's, checksummed."""
+    url: str
+    capacity_bytes: int
+    key: ReceiptKey
+    funds_deadline_seconds: float
+    """How long an unfunded account is waited for, counted from when the chain first said so."""
+    poll_seconds: float
+
+
+def ensure_registered(
+    port: RegistrationPort,
+    wanted: Registration,
+    *,
+    stop: threading.Event,
+    report: Callable[[RegistrationState], None],
+) -> None:
+    """Return when the node stands on the chain as wanted, or ``stop`` is set.
+
+    A chain that is down is waited for without limit; the node serves meanwhile.
+
+    Raises: NotFunded after the deadline; WrongReceiptKey; ContractError when the chain refuses the node for good.
+    """
+    report(RegistrationState.WAITING_FOR_CHAIN)
+    funds = _FundsWait(wanted)
+    has_complained = False
+    while not stop.is_set():
+        try:
+            if _try(port, wanted, funds, report):
+                report(RegistrationState.REGISTERED)
+                return
+        except ContractError as error:
+            if error.name != "NodeAlreadyRegistered":
+                report(RegistrationState.FAILED)
+                raise
+        except (ChainUnreachable, BindingError) as error:
+            if not has_complained:
+                log.warning("registration waits: %s", error)
+            has_complained = True
+        stop.wait(wanted.poll_seconds)
+
+
+def _try(
+    port: RegistrationPort,
+    wanted: Registration,
+    funds: _FundsWait,
+    report: Callable[[RegistrationState], None],
+) -> bool:
+    node = port.get_node()
+    is_known = node.state is not StorageNodeState.NONE
+    if is_known and node.key != wanted.key.public:
+        report(RegistrationState.FAILED)
+        raise WrongReceiptKey(address=wanted.address, expected=node.key, got=wanted.key.public)
+    if is_known and node.url == wanted.url and node.capacity_bytes == wanted.capacity_bytes:
+        return True
+    balance, needed = port.get_funds()
+    if balance < needed:
+        report(RegistrationState.WAITING_FOR_FUNDS)
+        funds.check(balance, needed)
+        return False
+    if is_known:
+        port.update(url=wanted.url, capacity_bytes=wanted.capacity_bytes)
+        log.info("node updated on the chain: %s, %d bytes", wanted.url, wanted.capacity_bytes)
+    else:
+        proof = wanted.key.prove(port.get_genesis_hash(), bytes.fromhex(wanted.address[2:]))
+        port.register(url=wanted.url, key=wanted.key.public, key_proof=proof, capacity_bytes=wanted.capacity_bytes)
+        log.info("node registered: a seat comes with the next committee epoch")
+    return True
+
+
+class _FundsWait:
+    """Counts the time without funds and reminds people."""
+
+    def __init__(self, wanted: Registration) -> None:
+        self._wanted = wanted
+        self._since: float | None = None
+        self._said_at = float("-inf")
+
+    def check(self, balance: int, needed: int) -> None:
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        error = NotFunded(address=self._wanted.address, balance=balance, needed=needed)
+        if now - self._since >= self._wanted.funds_deadline_seconds:
+            raise error
+        if now - self._said_at >= REMIND_SECONDS:
+            self._said_at = now
+            log.warning("waiting for funds: %s", error)

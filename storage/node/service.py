@@ -1,0 +1,307 @@
+"""One running node: parts put together, started in order, stopped in order (SPEC.md 5).
+
+Start: lock the home -> reconcile -> listen -> follow the chain, collect, register.  It serves reads before the
+chain answers.  Stop: take no new request, finish those under way for at most 3 s, then close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from storage.core.errors import HomeInUse, StorageError, WrongChain
+from storage.node.chain_port import ChainPort
+from storage.node.collector import Collector
+from storage.node.engine import DEFAULT_FLOOR_BYTES, Fault, StoreEngine, no_fault
+from storage.node.index import DEFAULT_MAP_BYTES
+from storage.node.keys import ReceiptKey
+from storage.node.reconcile import Reconciliation, reconcile
+from storage.node.registration import Registration, RegistrationPort, RegistrationState, ensure_registered
+from storage.node.server import SOCKET_BYTES, Server
+from storage.node.status import NodeState
+from storage.node.trace import MemoryTrace, Trace
+from storage.node.watch import ChainWatch
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 3.0
+"""For requests under way; the whole stop stays below 5 s."""
+
+DISK_THREADS = 8
+"""Threads for hashing, writing and reading; hashing and file calls release the interpreter's lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """How one node runs."""
+
+    home: Path
+    host: str
+    """Address to listen on."""
+    port: int
+    """0: a free one."""
+    capacity_bytes: int
+    """Bytes that the node may charge for shards, at least 1 MiB."""
+    advertise_url: str | None = None
+    """Where clients reach it; None: the listening address."""
+    floor_bytes: int = DEFAULT_FLOOR_BYTES
+    """Bytes that stay free on the filesystem."""
+    map_bytes: int = DEFAULT_MAP_BYTES
+    """Address space of the index."""
+    poll_seconds: float = 1.0
+    """Between two questions for the chain's height."""
+    collect_every_blocks: int = 5
+    """Between two sweeps of the collector."""
+    max_uploads: int = 64
+    """Uploads under way at once; more are told to come back."""
+    body_timeout_seconds: float = 30.0
+    """A body of which nothing comes for so long is given up."""
+    funds_deadline_seconds: float = 300.0
+    """How long registration waits for funds."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work.
+
+        Raises: StorageError naming the field.
+        """
+        if self.capacity_bytes < 1 << 20:
+            raise StorageError(f"capacity_bytes {self.capacity_bytes}, expected at least {1 << 20}")
+        if self.advertise_url is None and self.host in ("0.0.0.0", "::", ""):
+            raise StorageError(
+                f"listening on {self.host or 'all addresses'} needs advertise_url: the URL that clients on other "
+                "machines reach, e.g. --advertise http://store.example.org:9001"
+            )
+
+
+async def run_node(
+    config: NodeConfig,
+    chain: ChainPort,
+    key: ReceiptKey,
+    *,
+    registration: RegistrationPort | None = None,
+    address: str | None = None,
+    trace: Trace | None = None,
+    fault: Fault = no_fault,
+    on_listen: Callable[[str], None] | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run a node until SIGTERM, SIGINT or ``stop``; ``on_listen`` is told its URL.
+
+    Raises: HomeInUse, WrongChain, NotFunded, WrongReceiptKey, ContractError, OSError when the port is taken.
+    """
+    config.home.mkdir(parents=True, exist_ok=True)
+    with lock_home(config.home):
+        node = _Node(config, chain, key, address=address, trace=trace, fault=fault)
+        try:
+            await node.run(registration, on_listen, stop or asyncio.Event())
+        finally:
+            node.close()
+
+
+class _Node:
+    def __init__(
+        self,
+        config: NodeConfig,
+        chain: ChainPort,
+        key: ReceiptKey,
+        *,
+        address: str | None,
+        trace: Trace | None,
+        fault: Fault,
+    ) -> None:
+        self._config = config
+        self._key = key
+        trace = trace if trace is not None else MemoryTrace()
+        self._engine = StoreEngine(
+            config.home,
+            capacity_bytes=config.capacity_bytes,
+            floor_bytes=config.floor_bytes,
+            map_bytes=config.map_bytes,
+            trace=trace,
+            fault=fault,
+        )
+        found = reconcile(self._engine)
+        _log_findings(found)
+        self._disk_threads = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
+        # One thread, so the chain's client is used by one caller at a time and a slow chain holds up nothing else.
+        self._chain_thread = ThreadPoolExecutor(1, thread_name_prefix="chain")
+        self._sweep_thread = ThreadPoolExecutor(1, thread_name_prefix="sweep")
+        self._watch = ChainWatch(chain, self._chain_thread, poll_seconds=config.poll_seconds)
+        self._collector = Collector(
+            self._engine, chain, self._watch, self._sweep_thread, every_blocks=config.collect_every_blocks
+        )
+        self._state = NodeState(
+            engine=self._engine, watch=self._watch, collector=self._collector, key=key, address=address, found=found
+        )
+        self._server = Server(
+            self._state,
+            self._disk_threads,
+            trace,
+            max_uploads=config.max_uploads,
+            body_timeout_seconds=config.body_timeout_seconds,
+        )
+        self._stop_registration = threading.Event()
+
+    async def run(
+        self, port: RegistrationPort | None, on_listen: Callable[[str], None] | None, stop: asyncio.Event
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        runner = web.AppRunner(
+            self._server.make_app(), shutdown_timeout=SHUTDOWN_SECONDS, access_log=None, read_bufsize=SOCKET_BYTES
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._config.host, self._config.port, reuse_address=True).start()
+            self._state.url = self._config.advertise_url or _get_url(runner, self._config.host)
+            log.info("listening on %s", self._state.url)
+            if on_listen is not None:
+                on_listen(self._state.url)
+            await self._follow(port, stop)
+        finally:
+            self._stop_registration.set()
+            await runner.cleanup()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def _follow(self, port: RegistrationPort | None, stop: asyncio.Event) -> None:
+        """Run the background work until ``stop``; what fails there for good ends the node."""
+        tasks = [
+            asyncio.create_task(self._watch.run()),
+            asyncio.create_task(self._collector.run()),
+            asyncio.create_task(self._check_chain()),
+            asyncio.create_task(self._register(port)),
+        ]
+        waiting = asyncio.create_task(stop.wait())
+        try:
+            pending = {*tasks, waiting}
+            while not waiting.done():
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            self._stop_registration.set()
+            for task in (*tasks, waiting):
+                task.cancel()
+            await asyncio.gather(*tasks, waiting, return_exceptions=True)
+
+    async def _check_chain(self) -> None:
+        """Refuse to mix two chains in one home."""
+        async with self._watch.advanced:
+            await self._watch.advanced.wait_for(lambda: self._watch.view is not None)
+        assert self._watch.view is not None
+        bind_home(self._config.home, self._watch.view.genesis_hash)
+
+    async def _register(self, port: RegistrationPort | None) -> None:
+        if port is None:
+            return
+        address = self._state.address
+        assert address is not None, "a node that registers itself has an account"
+        wanted = Registration(
+            address=address,
+            url=self._state.url,
+            capacity_bytes=self._config.capacity_bytes,
+            key=self._key,
+            funds_deadline_seconds=self._config.funds_deadline_seconds,
+            poll_seconds=self._config.poll_seconds,
+        )
+
+        def report(state: RegistrationState) -> None:
+            self._state.registration = state
+
+        # Its own daemon thread: a transaction that is waited for must not hold up a stop.
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        threading.Thread(
+            target=_settle,
+            args=(
+                asyncio.get_running_loop(),
+                future,
+                lambda: ensure_registered(port, wanted, stop=self._stop_registration, report=report),
+            ),
+            name="registration",
+            daemon=True,
+        ).start()
+        await future
+
+    def close(self) -> None:
+        for pool in (self._chain_thread, self._sweep_thread, self._disk_threads):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._engine.close()
+
+
+@contextmanager
+def lock_home(home: Path) -> Iterator[None]:
+    """Hold a home directory for this process.
+
+    Raises: HomeInUse.
+    """
+    fd = os.open(home / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HomeInUse(home=str(home)) from error
+        yield
+    finally:
+        os.close(fd)
+
+
+def bind_home(home: Path, genesis_hash: bytes) -> None:
+    """Note which chain a home belongs to, the first time; check it after that.
+
+    Raises: WrongChain.
+    """
+    path = home / "genesis"
+    if path.exists():
+        expected = bytes.fromhex(path.read_text(encoding="ascii"))
+        if expected != genesis_hash:
+            raise WrongChain(home=str(home), expected=expected, got=genesis_hash)
+        return
+    path.write_text(genesis_hash.hex(), encoding="ascii")
+
+
+def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None], work: Callable[[], None]) -> None:
+    """Run ``work`` and give its outcome to a future of ``loop``, if anybody still waits."""
+
+    def finish(error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - handed over to whoever waits for the future
+        outcome: BaseException | None = error
+    else:
+        outcome = None
+    try:
+        loop.call_soon_threadsafe(finish, outcome)
+    except RuntimeError:
+        log.debug("the node has stopped before registration ended")
+
+
+def _get_url(runner: web.AppRunner, host: str) -> str:
+    address = runner.addresses[0]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{address[1]}"
+
+
+def _log_findings(found: Reconciliation) -> None:
+    values = {name: value for name, value in asdict(found).items() if value not in (0, True, [])}
+    if values:
+        log.warning("disk and index brought to agree: %s", values)

@@ -1,0 +1,186 @@
+"""``storage-node start`` and ``storage-node status``: configuration comes in here, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError
+from contracts.bindings.keys import address_of, create_key, load_key
+from contracts.bindings.sender import Sender
+from da.protocol import STATUS_PATH
+from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
+from storage.node.chain_port import RpcChain
+from storage.node.keys import load_or_create_receipt_key
+from storage.node.registration import RpcRegistration
+from storage.node.service import NodeConfig, run_node
+from storage.node.trace import FileTrace
+from storage.sizes import format_size, parse_size
+
+FAILED = 1
+"""Exit code: anything that has no code of its own."""
+BAD_INPUT = 2
+"""Exit code: an option makes no sense."""
+NOT_FUNDED = 3
+"""Exit code: no funds came before the deadline."""
+WRONG_CHAIN = 4
+"""Exit code: the home belongs to another chain."""
+HOME_IN_USE = 5
+"""Exit code: another process holds the home."""
+NOT_REACHED = 6
+"""Exit code: ``status`` got no answer."""
+
+STATUS_SECONDS = 5.0
+"""How long ``status`` waits."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A storage node: keeps shards, signs receipts.")
+
+
+@app.command()
+def start(
+    home: Annotated[Path, typer.Option(help="Where keys, shards and index lie.")],
+    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
+    listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:9001",
+    advertise: Annotated[str, typer.Option(help="URL by which clients reach the node.")] = "",
+    capacity: Annotated[str, typer.Option(help="Bytes to give, e.g. 10GB.")] = "10GB",
+    key_file: Annotated[Path | None, typer.Option(help="The operator's key; made in the home if missing.")] = None,
+    keep_free: Annotated[str, typer.Option(help="Bytes that stay free on the filesystem.")] = "64MiB",
+    funds_deadline: Annotated[float, typer.Option(help="Seconds to wait for funds to register.")] = 300.0,
+    trace: Annotated[Path | None, typer.Option(help="Append what happens, as JSON lines.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Run a storage node until SIGTERM or Ctrl-C."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        host, port = _parse_listen(listen)
+        config = NodeConfig(
+            home=home,
+            host=host,
+            port=port,
+            advertise_url=advertise.rstrip("/") or None,
+            capacity_bytes=parse_size(capacity),
+            floor_bytes=parse_size(keep_free),
+            funds_deadline_seconds=funds_deadline,
+        )
+    except (ValueError, StorageError) as error:
+        _fail(error, BAD_INPUT, as_json)
+    try:
+        _run(config, chain, key_file, trace, as_json)
+    except NotFunded as error:
+        _fail(error, NOT_FUNDED, as_json)
+    except WrongChain as error:
+        _fail(error, WRONG_CHAIN, as_json)
+    except HomeInUse as error:
+        _fail(error, HOME_IN_USE, as_json)
+    except (StorageError, BindingError, OSError) as error:
+        _fail(error, FAILED, as_json)
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Option(help="The node's URL.")] = "http://127.0.0.1:9001",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a node keeps and how it stands with the chain."""
+    try:
+        with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
+            value = json.load(answer)
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        _fail(
+            StorageError(f"{url} gave no status: {error}; is storage-node start running there?"), NOT_REACHED, as_json
+        )
+    if as_json:
+        print(json.dumps(value))
+        return
+    _print_status(value)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _run(config: NodeConfig, urls: list[str], key_file: Path | None, trace: Path | None, as_json: bool) -> None:
+    config.home.mkdir(parents=True, exist_ok=True)
+    path = key_file if key_file is not None else config.home / "operator.key"
+    private_key = load_key(path) if path.exists() else create_key(path)
+    receipt_key = load_or_create_receipt_key(config.home / "receipt.key")
+    # Two clients: a transaction that waits for its block must not hold up the collector's questions.
+    watching, registering = ChainClient(urls), ChainClient(urls)
+    address = address_of(private_key)
+
+    def on_listen(url: str) -> None:
+        _say({"event": "listening", "url": url, "operator": address, "key": receipt_key.public.hex()}, as_json)
+
+    writer = FileTrace(trace) if trace is not None else None
+    try:
+        asyncio.run(
+            run_node(
+                config,
+                RpcChain(watching),
+                receipt_key,
+                registration=RpcRegistration(registering, Sender(registering, private_key)),
+                address=address,
+                trace=writer,
+                on_listen=on_listen,
+            )
+        )
+    finally:
+        watching.close()
+        registering.close()
+        if writer is not None:
+            writer.close()
+    _say({"event": "stopped"}, as_json)
+
+
+def _parse_listen(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"--listen {text!r}, expected host:port, e.g. 127.0.0.1:9001")
+    return host.strip("[]"), int(port)
+
+
+def _print_status(value: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None)
+    node, chain, space = value["node"], value["chain"], value["space"]
+    used, capacity = space["used_bytes"], space["capacity_bytes"]
+    seats = "; ".join(f"epoch {epoch}: {', '.join(map(str, held)) or 'none'}" for epoch, held in chain["seats"].items())
+    for name, text in (
+        ("url", node["url"]),
+        ("operator", node["address"] or "-"),
+        ("receipt key", node["key"]),
+        ("registration", node["registration"] or "-"),
+        ("chain", f"height {chain['height']}" + ("" if chain["is_reachable"] else ", not reachable now")),
+        ("seats", seats or "none"),
+        ("used", f"{format_size(used)} of {format_size(capacity)}, {space['num_shards']} shards"),
+        ("free on disk", format_size(space["free_disk_bytes"])),
+    ):
+        table.add_row(name, text)
+    Console().print(table)
+
+
+def _say(value: dict[str, str], as_json: bool) -> None:
+    print(json.dumps(value) if as_json else ", ".join(f"{name} {text}" for name, text in value.items()), flush=True)
+
+
+def _fail(error: Exception, code: int, as_json: bool) -> NoReturn:
+    if as_json:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
+    else:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()
