@@ -1,17 +1,41 @@
-"""The engine of one worker, without chain or network (interface; the body follows)."""
+"""The engine of one worker, without chain or network (DESIGN 7; SPEC, *The worker's invariant*).
+
+Invariant, in grid units and for each tensor:
+
+    weights = start + progress,   start = theta - residual - (own updates in flight)
+
+"theta minus everything of mine that isn't in theta yet".  Sending moves progress into flight and residual; a
+settled round moves theta, and with it the weights; a refused update moves back into the residual.  The worker
+never rewinds, and the inner optimizer is never told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from training.core.canonical import CanonicalState
-from training.core.recipe import Recipe
+from training.core.codecs.registry import codec_of
+from training.core.errors import NonFiniteUpdateError, UnknownUpdateError, VersionMismatchError, WorkerStateForeignError
+from training.core.fixed_point import from_units, to_units
+from training.core.payload import decode_payload, plan_payload
+from training.core.randomness import derive_bytes
+from training.core.recipe import Recipe, compute_fingerprint
+from training.core.sampling import compute_data_seed, plan_samples
+from training.core.schedule import compute_global_step, learning_rate
 from training.core.settle import Settlement
-from training.data.corpus import Corpus
+from training.data.corpus import Corpus, check_size
+from training.evaluation import evaluate_state, gather_samples
+from training.inner import InnerLoop
+from training.worker_file import compute_body_digest, encode_tensors, read_worker_file, write_worker_file
+
+MICRO = 1_000_000
+"""Losses on the chain are in micronats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +49,17 @@ class TrainReport:
     loss_micro: int
     """Mean training loss, micronats a token; 0 without steps."""
     skipped: int
-    """Steps whose gradient was not finite and that changed nothing."""
+    """Steps among them whose loss or gradient was not finite and that changed nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """An own update that has been sent and neither counted nor returned."""
+
+    payload: bytes
+    """Its bytes."""
+    units: Mapping[str, torch.Tensor]
+    """q of each tensor, int64 grid units."""
 
 
 class LocalWorker:
@@ -41,23 +75,37 @@ class LocalWorker:
         *,
         corpus: Corpus,
     ) -> None:
-        """Start fresh at ``version`` of the agreed state: nothing in flight, no error feedback."""
-        raise NotImplementedError
+        """Start fresh at ``version`` of the agreed state: nothing in flight, no error feedback.
+
+        Raises `CorpusTooSmallError`.
+        """
+        check_size(corpus, recipe.model.context)
+        self._recipe = recipe
+        self._canonical = canonical
+        self._version = version
+        self._member = member
+        self._corpus = corpus
+        self._inner = InnerLoop(recipe, torch.device(device))
+        self._residual = {name: torch.zeros(theta.shape, dtype=torch.int64) for name, theta in canonical.theta.items()}
+        self._in_flight: dict[int, InFlight] = {}
+        self._warm: dict[str, torch.Tensor] = {}
+        self._data_round, self._data_steps = -1, 0
+        self._inner.set_weights({name: from_units(self._start(name), bits) for name, bits in self._bits()})
 
     @property
     def version(self) -> int:
-        """Settled rounds applied here."""
-        raise NotImplementedError
+        """Return the number of settled rounds applied here."""
+        return self._version
 
     @property
     def canonical(self) -> CanonicalState:
-        """The agreed state applied here."""
-        raise NotImplementedError
+        """Return the agreed state applied here."""
+        return self._canonical
 
     @property
     def in_flight(self) -> tuple[int, ...]:
-        """Rounds whose own update has been sent and neither counted nor returned, ascending."""
-        raise NotImplementedError
+        """Return the rounds whose own update is neither counted nor returned, ascending."""
+        return tuple(sorted(self._in_flight))
 
     def train(
         self,
@@ -69,39 +117,120 @@ class LocalWorker:
         participants: Sequence[bytes] = (),
         on_step: Callable[[int, float], None] | None = None,
     ) -> TrainReport:
-        """Do up to ``num_steps`` inner steps on this member's samples of the round.
+        """Do the inner steps of a round, up to ``num_steps`` in all, on this member's samples.
 
         ``data_seed`` is the chain's (default: from the recipe's seed and the round); ``participants`` are the
-        members of V, among whom the samples are shared out; ``should_stop`` is asked before each step.
-        Called again for the same round it goes on where it stopped.
+        members of V, among whom the samples are shared out; ``should_stop`` is asked before each step;
+        ``on_step`` hears (global step, rate).  Called again for the same round it goes on where it stopped.
         """
-        raise NotImplementedError
+        recipe = self._recipe
+        if round_index != self._data_round:
+            self._data_round, self._data_steps = round_index, 0
+        plan = plan_samples(
+            seed=recipe.seed,
+            round_index=round_index,
+            data_seed=compute_data_seed(recipe.seed, round_index) if data_seed is None else data_seed,
+            member=self._member,
+            participants=participants,
+            num_bytes=int(self._corpus.train.size),
+            context=recipe.model.context,
+        )
+        batch, losses, skipped, steps = recipe.inner.batch_size, 0.0, 0, 0
+        while self._data_steps < num_steps and not (should_stop is not None and should_stop()):
+            global_step = compute_global_step(recipe.rounds, round_index, self._data_steps, num_steps)
+            rate = learning_rate(recipe.inner, recipe.rounds, global_step)
+            starts = list(plan.starts(self._data_steps * batch, batch))
+            loss = self._inner.step(gather_samples(self._corpus.train, starts, recipe.model.context), rate)
+            self._data_steps += 1
+            steps += 1
+            if loss is None:
+                skipped += 1
+            else:
+                losses += loss
+            if on_step is not None:
+                on_step(global_step, rate)
+        counted = steps - skipped
+        return TrainReport(
+            steps=steps,
+            tokens=steps * batch * recipe.model.context,
+            loss_micro=round(losses / counted * MICRO) if counted else 0,
+            skipped=skipped,
+        )
 
     def send(self, round_index: int, *, rank: int) -> bytes:
-        """Compress this round's fragment, keep it as in flight, return the payload. Save before sending it.
+        """Compress this round's fragment, keep it as in flight, return the payload.
 
-        Called again for the same round it returns the same bytes. Raises `NonFiniteUpdateError`.
+        Save before letting the payload out.  Called again for the same round it returns the same bytes.
+        Raises `NonFiniteUpdateError`; then nothing has changed.
         """
-        raise NotImplementedError
+        if round_index in self._in_flight:
+            return self._in_flight[round_index].payload
+        plan = plan_payload(self._recipe, self._canonical, round_index, rank=rank)
+        weights = {slot.name: self._weights_in_units(slot.name) for slot in plan.slots}
+        chunks, sent, warm = [plan.header], {}, {}
+        for slot in plan.slots:
+            name = slot.name
+            owed = self._start(name) - weights[name] + self._residual[name]
+            seed = derive_bytes(self._recipe.seed, "warm start", self._member, name.encode())
+            compressed = codec_of(slot).compress(owed, slot, self._warm.get(name), seed)
+            chunks.append(compressed.body)
+            sent[name] = compressed.units
+            self._residual[name] = owed - compressed.units
+            if compressed.warm is not None:
+                warm[name] = compressed.warm
+        self._warm |= warm
+        self._in_flight[round_index] = InFlight(payload=b"".join(chunks), units=sent)
+        return self._in_flight[round_index].payload
 
     def apply(self, settlement: Settlement, round_index: int, own_accepted: bool | None) -> None:
-        """Move to version ``round_index + 1``; own_accepted: counted, not counted, or None where nothing was sent.
+        """Move to version ``round_index + 1``; the weights follow, progress stays.
 
-        Raises `VersionMismatchError`.
+        ``own_accepted``: counted, not counted, or None where this worker sent nothing.  Raises
+        `VersionMismatchError`, and `UnknownUpdateError` where an own update was counted that is not in flight
+        here (see `adopt`).
         """
-        raise NotImplementedError
+        if round_index != self._version:
+            raise VersionMismatchError(self._version, round_index)
+        if own_accepted and round_index not in self._in_flight:
+            raise UnknownUpdateError(round_index, self.in_flight)
+        if not own_accepted:
+            self.return_unaccepted(round_index)
+        before = self._canonical
+        own: Mapping[str, torch.Tensor] = self._in_flight[round_index].units if own_accepted else {}
+        moved = {name for name, theta in settlement.state.theta.items() if theta is not before.theta[name]} | set(own)
+        progress = {name: self._weights_in_units(name) - self._start(name) for name in sorted(moved)}
+        self._canonical = settlement.state
+        self._version = round_index + 1
+        if own_accepted:
+            del self._in_flight[round_index]
+        bits = settlement.state.fraction_bits
+        self._inner.set_weights(
+            {name: from_units(self._start(name) + progress[name], bits[name]) for name in sorted(moved)}
+        )
 
     def return_unaccepted(self, round_index: int) -> None:
-        """Take an update that will not count back into error feedback (late, or never committed). Idempotent."""
-        raise NotImplementedError
+        """Take an update that will not count back into error feedback; the weights stay. Idempotent."""
+        update = self._in_flight.pop(round_index, None)
+        if update is not None:
+            for name, units in update.units.items():
+                self._residual[name] = self._residual[name] + units
 
     def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
-        """Mark an own payload found on the chain, unknown to an older saved state, as in flight."""
-        raise NotImplementedError
+        """Hold ``payload``, found on the chain as this worker's, as what is in flight in that round.
+
+        For a worker whose saved state is older than its last commit: it trains the round again, sends, and
+        where the bytes differ takes those that the chain has.  Raises `PayloadRefusedError`.
+        """
+        plan = plan_payload(self._recipe, self._canonical, round_index, rank=rank)
+        units = {name: contribution.units for name, contribution in decode_payload(payload, plan).items()}
+        self.return_unaccepted(round_index)
+        for name, sent in units.items():
+            self._residual[name] = self._residual[name] - sent
+        self._in_flight[round_index] = InFlight(payload=payload, units=units)
 
     def save(self, path: Path) -> None:
-        """Make the whole worker state durable: write, sync, rename; the one before stays as ``<path>.previous``."""
-        raise NotImplementedError
+        """Make the whole worker state durable; the one before stays beside it as ``<name>.previous``."""
+        write_worker_file(path, self._to_tensors())
 
     @classmethod
     def load(
@@ -109,14 +238,100 @@ class LocalWorker:
     ) -> LocalWorker:
         """Restore what ``save`` wrote, bit for bit; the previous one where the newest is damaged (with a warning).
 
-        Raises `WorkerStateMissingError`, `WorkerStateDamagedError`, `WorkerStateForeignError`.
+        Raises `WorkerStateMissingError`, `WorkerStateDamagedError` or `WorkerStateForeignError`.
         """
-        raise NotImplementedError
+        tensors = read_worker_file(path)
+        about = json.loads(bytes(tensors["about"].numpy()))
+        for field, expected in (("recipe", compute_fingerprint(recipe).hex()), ("member", member.hex())):
+            if about[field] != expected:
+                raise WorkerStateForeignError(str(path), field, expected, about[field])
+        worker = cls(recipe, _read_canonical(tensors, about), about["version"], member, device, corpus=corpus)
+        worker._restore(tensors, about)
+        return worker
 
     def digest(self) -> bytes:
         """Return the hash of the whole worker state, 32 bytes."""
-        raise NotImplementedError
+        return compute_body_digest(encode_tensors(self._to_tensors()))
 
     def evaluate(self, state: CanonicalState) -> float:
         """Return the held-out loss of an agreed state, nats a byte."""
-        raise NotImplementedError
+        return evaluate_state(self._recipe, state, self._corpus, self._inner.device)
+
+    def _bits(self) -> list[tuple[str, int]]:
+        return sorted(self._canonical.fraction_bits.items())
+
+    def _start(self, name: str) -> torch.Tensor:
+        """Return theta - residual - in flight of one tensor, int64."""
+        start = self._canonical.theta[name].to(torch.int64) - self._residual[name]
+        for update in self._in_flight.values():
+            if name in update.units:
+                start = start - update.units[name]
+        return start
+
+    def _weights_in_units(self, name: str) -> torch.Tensor:
+        """Return one tensor's local weights on the grid. Raises `NonFiniteUpdateError`."""
+        weight = self._inner.weights[name].detach()
+        num_bad = int((~torch.isfinite(weight)).sum())
+        if num_bad:
+            raise NonFiniteUpdateError(name, num_bad, weight.numel())
+        return to_units(weight, self._canonical.fraction_bits[name])
+
+    def _to_tensors(self) -> dict[str, torch.Tensor]:
+        """Return everything this worker is, as named tensors."""
+        canonical = self._canonical
+        about = {
+            "recipe": compute_fingerprint(self._recipe).hex(),
+            "member": self._member.hex(),
+            "version": self._version,
+            "data": [self._data_round, self._data_steps],
+            "local_steps": canonical.local_steps,
+            "step": canonical.step,
+            "tensors": {name: [bits, canonical.exponents[name], canonical.ranks[name]] for name, bits in self._bits()},
+            "in_flight": list(self.in_flight),
+        }
+        tensors = {"about": _bytes_tensor(json.dumps(about, sort_keys=True).encode())}
+        tensors |= {f"moments/{name}": value for name, value in self._inner.moments().items()}
+        tensors |= {f"warm/{name}": value for name, value in self._warm.items()}
+        for name, weight in self._inner.weights.items():
+            tensors[f"weights/{name}"] = weight.detach().cpu()
+            tensors[f"theta/{name}"] = canonical.theta[name]
+            tensors[f"momentum/{name}"] = canonical.momentum[name]
+            tensors[f"residual/{name}"] = self._residual[name]
+        for round_index, update in self._in_flight.items():
+            tensors[f"payload/{round_index}"] = _bytes_tensor(update.payload)
+            tensors |= {f"sent/{round_index}/{name}": units for name, units in update.units.items()}
+        return tensors
+
+    def _restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> None:
+        """Take over everything but the agreed state, which the constructor has."""
+        self._inner.set_weights(_under("weights/", tensors))
+        self._inner.set_moments(_under("moments/", tensors))
+        self._residual = _under("residual/", tensors)
+        self._warm = _under("warm/", tensors)
+        self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
+        self._in_flight = {
+            int(round_text): InFlight(payload=bytes(payload.numpy()), units=_under(f"sent/{round_text}/", tensors))
+            for round_text, payload in _under("payload/", tensors).items()
+        }
+
+
+def _read_canonical(tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> CanonicalState:
+    """Return the agreed state inside a worker state."""
+    numbers: dict[str, list[int]] = about["tensors"]  # type: ignore[assignment]
+    return CanonicalState(
+        theta=_under("theta/", tensors),
+        momentum=_under("momentum/", tensors),
+        fraction_bits={name: each[0] for name, each in numbers.items()},
+        exponents={name: each[1] for name, each in numbers.items()},
+        ranks={name: each[2] for name, each in numbers.items()},
+        local_steps=int(about["local_steps"]),  # type: ignore[call-overload]
+        step=int(about["step"]),  # type: ignore[call-overload]
+    )
+
+
+def _under(prefix: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _bytes_tensor(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())

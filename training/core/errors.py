@@ -125,6 +125,18 @@ class VersionMismatchError(StateError):
         super().__init__(f"round {got} cannot be applied to version {expected}; apply round {expected} next")
 
 
+class UnknownUpdateError(StateError):
+    """The chain counted an update of this worker that its state knows nothing of (an older state was restored)."""
+
+    def __init__(self, round_index: int, in_flight: tuple[int, ...]) -> None:
+        self.round_index = round_index
+        self.in_flight = in_flight
+        super().__init__(
+            f"an own update of round {round_index} was counted, in flight are {list(in_flight)}; "
+            "train and send that round again and adopt the payload, or start fresh from the agreed state"
+        )
+
+
 class WorkerStateError(TrainingError):
     """A worker's own saved state cannot be used."""
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from eth_hash.auto import keccak
 
+from da.core.hashing import Tag, compute_hash
 from training.core.errors import MissingRecipeKeyError, RecipeSyntaxError, RecipeValueError, UnknownRecipeKeyError
 
 Q15_ONE = 1 << 15
@@ -228,6 +229,11 @@ def parse_recipe(text: str) -> Recipe:
 def compute_recipe_digest(text: str) -> bytes:
     """Return keccak-256 of the TOML text in UTF-8: 32 bytes, the chain's ``recipeDigest``."""
     return bytes(keccak(text.encode()))
+
+
+def compute_fingerprint(recipe: Recipe) -> bytes:
+    """Return 32 bytes that tell recipes apart by what they say, whatever their TOML looks like."""
+    return compute_hash(Tag.WORKER_STATE, repr(recipe).encode())
 
 
 def _section(kind: type[_Section], name: str, table: Mapping[str, Any]) -> _Section:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from training.core.recipe import InnerRecipe, Recipe, RoundsRecipe
+from training.core.recipe import Q15_ONE, InnerRecipe, Recipe, RoundsRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,13 @@ def learning_rate(inner: InnerRecipe, rounds: RoundsRecipe, global_step: int) ->
 
 
 def outer_coefficients(recipe: Recipe, round_index: int) -> OuterCoefficients:
-    """Return mu and eta of a round, linear in integers from the first round to the last that has steps."""
+    """Return mu and eta of a round, linear in integers from the first round to the last that has steps.
+
+    A flush round adds the plain mean of what is left (mu 0, eta 1): momentum has nothing behind it there, and
+    keeping it cost 0.13 nats a byte on the demo recipe (SPEC, *Measurements*).
+    """
+    if is_flush_round(recipe.rounds, round_index):
+        return OuterCoefficients(momentum_q15=0, rate_q15=Q15_ONE)
     outer = recipe.outer
     return OuterCoefficients(
         momentum_q15=_ramp(outer.momentum_start_q15, outer.momentum_end_q15, round_index, recipe.rounds.num_rounds),

@@ -1,0 +1,1 @@
+"""Codecs: how one tensor's update becomes bytes, behind one protocol."""

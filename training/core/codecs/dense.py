@@ -1,0 +1,100 @@
+"""Dense codecs: every element is sent, with one 8-bit scale a row (SPEC, *Codecs*).
+
+Body: x u8, scale u8 a row (a tensor of one dimension or none is one row), then the codes in row-major order.
+Element = code * scale * 2^x grid units.  `Exact` sends the grid units themselves: the oracle.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import torch
+
+from training.core.codecs.integers import (
+    INT4_LIMIT,
+    INT8_LIMIT,
+    check_exponent,
+    check_int4,
+    count_int4_bytes,
+    pack_int4,
+    unpack_int4,
+)
+from training.core.codecs.protocol import Compressed, Slot
+from training.core.errors import PayloadRefusedError
+
+INT32_LIMIT = (1 << 31) - 1
+"""Largest magnitude an exact update has; -2^31 is refused, so that the range is symmetric."""
+
+
+def count_rows(shape: tuple[int, ...]) -> int:
+    """Return the number of scales of a dense body."""
+    if prod(shape) == 0:
+        return 0
+    return shape[0] if len(shape) > 1 else 1
+
+
+def count_dense_bytes(shape: tuple[int, ...], *, is_int4: bool) -> int:
+    """Return the length of a dense body."""
+    count = prod(shape)
+    return 1 + count_rows(shape) + (count_int4_bytes(count) if is_int4 else count)
+
+
+class Dense:
+    """8- or 4-bit codes."""
+
+    def __init__(self, *, is_int4: bool) -> None:
+        self._is_int4 = is_int4
+        self._limit = INT4_LIMIT if is_int4 else INT8_LIMIT
+
+    def compress(self, units: torch.Tensor, slot: Slot, warm: torch.Tensor | None, seed: bytes) -> Compressed:
+        """Take the smallest scale that reaches a row's largest element; what saturates stays with the sender."""
+        del warm, seed
+        rows = units.cpu().numpy().reshape(count_rows(slot.shape), -1) if units.numel() else np.zeros((0, 0), np.int64)
+        peaks = np.abs(rows).max(axis=1, initial=0)
+        unit = self._limit << slot.exponent
+        scales = np.minimum(-(-peaks // unit), 255)
+        steps = np.maximum(scales << slot.exponent, 1)[:, None]
+        codes = np.clip((2 * rows + steps) // (2 * steps), -self._limit, self._limit)
+        packed = pack_int4(codes) if self._is_int4 else codes.astype(np.int8).tobytes()
+        body = bytes((slot.exponent,)) + scales.astype(np.uint8).tobytes() + packed
+        return Compressed(body=body, units=self.decode(body, slot)[0], warm=None)
+
+    def validate(self, body: bytes, slot: Slot) -> None:
+        """Check exponent and codes."""
+        check_exponent(body[0], slot)
+        codes = body[1 + count_rows(slot.shape) :]
+        if self._is_int4:
+            check_int4(codes, prod(slot.shape), slot)
+        elif (num_bad := codes.count(0x80)) != 0:
+            raise PayloadRefusedError(f"codes of {slot.name}", f"{num_bad} outside -127..127", "none")
+
+    def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
+        """Multiply codes by their row's scale."""
+        num_rows, count = count_rows(slot.shape), prod(slot.shape)
+        scales = np.frombuffer(body, dtype=np.uint8, count=num_rows, offset=1).astype(np.int64)
+        packed = body[1 + num_rows :]
+        codes = unpack_int4(packed, count) if self._is_int4 else np.frombuffer(packed, np.int8).astype(np.int64)
+        steps = scales << body[0]
+        units = codes.reshape(num_rows, -1) * steps[:, None] if count else codes
+        return torch.from_numpy(units.reshape(slot.shape)), int(steps.max(initial=0))
+
+
+class Exact:
+    """The grid units as int32: nothing is lost, nothing is saved."""
+
+    def compress(self, units: torch.Tensor, slot: Slot, warm: torch.Tensor | None, seed: bytes) -> Compressed:
+        """Send everything; only what leaves int32 stays with the sender."""
+        del warm, seed
+        sent = units.cpu().clamp(-INT32_LIMIT, INT32_LIMIT)
+        return Compressed(body=sent.numpy().astype("<i4").tobytes(), units=sent, warm=None)
+
+    def validate(self, body: bytes, slot: Slot) -> None:
+        """Refuse the one value that has no opposite."""
+        num_bad = int(np.count_nonzero(np.frombuffer(body, dtype="<i4") == -INT32_LIMIT - 1))
+        if num_bad != 0:
+            raise PayloadRefusedError(f"values of {slot.name}", f"{num_bad} of -2^31", "none")
+
+    def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
+        """Read the grid units; there is no scale."""
+        return torch.from_numpy(np.frombuffer(body, dtype="<i4").astype(np.int64).reshape(slot.shape)), 0

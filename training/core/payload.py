@@ -1,0 +1,108 @@
+"""Payloads: one worker's update of one fragment as canonical bytes (SPEC, *Payloads*).
+
+The length follows from the plan alone.  ``validate`` is total and uses integers only: any bytes either fit
+or are refused, and every worker decides alike.  Layout, little-endian codes behind a 16-byte header:
+magic "APPL", format u8, codec u8, fragment u16, rank u16, u16 zero, round u32 (big-endian), then for each
+tensor of the fragment, by name, what its `TensorCodec` writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from training.core.canonical import CanonicalState
+from training.core.codecs.protocol import Slot
+from training.core.codecs.registry import codec_of, plan_slot
+from training.core.errors import PayloadRefusedError
+from training.core.layout import build_layout
+from training.core.recipe import CodecKind, Recipe
+from training.core.schedule import fragment_of_round
+
+HEADER_BYTES = 16
+"""Bytes before the first tensor."""
+
+_MAGIC = b"APPL"
+_FORMAT = 1
+_CODEC_NUMBERS = {
+    CodecKind.NONE: 0,
+    CodecKind.DENSE_INT8: 1,
+    CodecKind.DENSE_INT4: 2,
+    CodecKind.LOW_RANK_INT4: 3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadPlan:
+    """What a payload of one round looks like."""
+
+    header: bytes
+    """Its first 16 bytes."""
+    slots: tuple[Slot, ...]
+    """Its tensors, by name."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the length."""
+        return HEADER_BYTES + sum(slot.num_bytes for slot in self.slots)
+
+
+def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, rank: int) -> PayloadPlan:
+    """Return the plan of round ``round_index``; ``state`` gives the exponents (its agreed values at the base)."""
+    layout = build_layout(recipe)
+    fragment = fragment_of_round(round_index, recipe.rounds.num_fragments)
+    header = b"".join(
+        (
+            _MAGIC,
+            bytes((_FORMAT, _CODEC_NUMBERS[recipe.codec.kind])),
+            fragment.to_bytes(2, "big"),
+            rank.to_bytes(2, "big"),
+            bytes(2),
+            round_index.to_bytes(4, "big"),
+        )
+    )
+    slots = tuple(
+        plan_slot(recipe.codec.kind, tensor.name, tensor.shape, rank=rank, exponent=state.exponents[tensor.name])
+        for tensor in layout.tensors
+        if tensor.fragment == fragment
+    )
+    return PayloadPlan(header=header, slots=slots)
+
+
+def validate(payload: bytes, plan: PayloadPlan) -> None:
+    """Accept or refuse any bytes, in integers. Raises `PayloadRefusedError` and nothing else."""
+    if len(payload) != plan.num_bytes:
+        raise PayloadRefusedError("length in bytes", len(payload), plan.num_bytes)
+    if payload[:HEADER_BYTES] != plan.header:
+        raise PayloadRefusedError("header", payload[:HEADER_BYTES].hex(), plan.header.hex())
+    for slot, body in _bodies(payload, plan):
+        codec_of(slot).validate(body, slot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """One worker's part of one tensor's sum."""
+
+    units: torch.Tensor
+    """int64 grid units, in the tensor's shape."""
+    peak: int
+    """Largest scale, grid units: what the next exponent follows."""
+
+
+def decode_payload(payload: bytes, plan: PayloadPlan) -> dict[str, Contribution]:
+    """Return the exact contribution to each tensor. Raises `PayloadRefusedError`."""
+    validate(payload, plan)
+    decoded = {}
+    for slot, body in _bodies(payload, plan):
+        units, peak = codec_of(slot).decode(body, slot)
+        decoded[slot.name] = Contribution(units=units, peak=peak)
+    return decoded
+
+
+def _bodies(payload: bytes, plan: PayloadPlan) -> list[tuple[Slot, bytes]]:
+    bodies, at = [], HEADER_BYTES
+    for slot in plan.slots:
+        bodies.append((slot, payload[at : at + slot.num_bytes]))
+        at += slot.num_bytes
+    return bodies

@@ -1,0 +1,44 @@
+"""Held-out loss of an agreed state: the number that is recorded on the chain."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from training.core.canonical import CanonicalState, dequantise
+from training.core.recipe import Recipe
+from training.data.corpus import Corpus
+from training.models.gpt import Gpt, compute_loss
+
+_BATCH = 32
+"""Samples at once; the mean is taken over batches of equal size, weighted by samples."""
+
+
+def build_model(recipe: Recipe, state: CanonicalState, device: str | torch.device = "cpu") -> Gpt:
+    """Return the recipe's model with the agreed weights, ready to read from."""
+    model = Gpt(recipe.model)
+    model.load_state_dict(dequantise(state))
+    return model.to(device).eval()
+
+
+def evaluate_state(recipe: Recipe, state: CanonicalState, corpus: Corpus, device: str | torch.device = "cpu") -> float:
+    """Return nats a byte over the recipe's held-out samples, spread evenly over the held-out text."""
+    model = build_model(recipe, state, device)
+    context = recipe.model.context
+    last = corpus.held_out.size - context - 1
+    count = max(1, min(recipe.data.eval_windows, last // context))
+    starts = [last * index // count for index in range(count)]
+    total = 0.0
+    with torch.no_grad():
+        for at in range(0, count, _BATCH):
+            samples_BT = gather_samples(corpus.held_out, starts[at : at + _BATCH], context).to(device)
+            total += float(compute_loss(model, samples_BT)) * samples_BT.shape[0]
+    return total / count
+
+
+def gather_samples(
+    text: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], starts: list[int], context: int
+) -> torch.Tensor:
+    """Return samples of context + 1 bytes, int64, one a row."""
+    rows = [text[start : start + context + 1] for start in starts]
+    return torch.from_numpy(np.stack(rows).astype(np.int64))

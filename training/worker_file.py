@@ -1,0 +1,109 @@
+"""A worker's state on disk: one file, hashed as a whole, replaced atomically (SPEC, *Worker state*; CASES 7, 9, 75).
+
+Layout: magic 8, body length u64 big-endian, blake3 tag WORKER_STATE of the body 32, body (safetensors).  The
+file before stays as ``<name>.previous``, so at any moment at least one of the two is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+
+from da.core.hashing import HASH_BYTES, Tag, compute_hash
+from training.core.errors import WorkerStateDamagedError, WorkerStateMissingError
+
+_MAGIC = b"APWS0001"
+_HEADER_BYTES = len(_MAGIC) + 8 + HASH_BYTES
+
+
+def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Return the body: the same tensors give the same bytes."""
+    contiguous = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
+    return bytes(safetensors.torch.save(contiguous))
+
+
+def compute_body_digest(body: bytes) -> bytes:
+    """Return the hash of the whole worker state."""
+    return compute_hash(Tag.WORKER_STATE, body)
+
+
+def write_worker_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write, sync, keep the file before, rename, sync the folder.
+
+    Raises `OSError` as the system gives it (disk full, permissions); the last good file is then untouched.
+    """
+    body = encode_tensors(tensors)
+    header = _MAGIC + len(body).to_bytes(8, "big") + compute_body_digest(body)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".tmp")
+    try:
+        with fresh.open("wb") as file:
+            file.write(header)
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            kept = path.with_name(path.name + ".previous.tmp")
+            kept.unlink(missing_ok=True)
+            os.link(path, kept)
+            kept.replace(previous_path(path))
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def read_worker_file(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of the newest whole file, warning where that is the previous one.
+
+    Raises `WorkerStateMissingError` or `WorkerStateDamagedError`, naming the file.
+    """
+    if not path.exists() and not previous_path(path).exists():
+        raise WorkerStateMissingError(str(path))
+    try:
+        return _read(path)
+    except WorkerStateDamagedError as error:
+        try:
+            tensors = _read(previous_path(path))
+        except WorkerStateDamagedError:
+            raise error from None
+        warnings.warn(
+            f"{error.path}: {error.reason}; using {previous_path(path)} instead", RuntimeWarning, stacklevel=2
+        )
+        return tensors
+
+
+def previous_path(path: Path) -> Path:
+    """Return where the file before is kept."""
+    return path.with_name(path.name + ".previous")
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    """Read one file. Raises `WorkerStateDamagedError`."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise WorkerStateDamagedError(str(path), "it is missing") from error
+    if len(data) < _HEADER_BYTES or not data.startswith(_MAGIC):
+        raise WorkerStateDamagedError(str(path), f"{len(data)} bytes without a whole header of {_HEADER_BYTES}")
+    length = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "big")
+    body = data[_HEADER_BYTES:]
+    if len(body) != length:
+        raise WorkerStateDamagedError(str(path), f"body of {len(body)} bytes, expected {length}")
+    expected, got = data[len(_MAGIC) + 8 : _HEADER_BYTES], compute_body_digest(body)
+    if got != expected:
+        raise WorkerStateDamagedError(str(path), f"digest {got.hex()}, expected {expected.hex()}")
+    return safetensors.torch.load(body)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
