@@ -1,0 +1,66 @@
+"""Decode, sum and step of one element of the training state, in plain integers (training/SPEC.md, *Settlement*).
+
+The chain may have to judge one element: this is the same arithmetic that workers do in bulk, bit for bit, and
+some sixty lines long so that anyone can check it by hand.  A property test compares it with the workers' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+INT32_MAX = (1 << 31) - 1
+"""Values saturate at plus and minus this; -2^31 never occurs."""
+
+Q15_BITS = 15
+"""Fraction bits of the outer coefficients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementUpdate:
+    """What one accepted payload says about one element."""
+
+    exponent: int
+    """x, 0..24: scales count 2^x grid units."""
+    scales: tuple[int, ...]
+    """Scale of each component, 0..255; of its row where the tensor is sent whole; (1,) where sent exactly."""
+    left: tuple[int, ...]
+    """The element's row of P; its code (or exact value) where the tensor is sent whole."""
+    right: tuple[int, ...]
+    """The element's row of Q; (1,) where the tensor is sent whole."""
+
+
+def decode_element(update: ElementUpdate) -> int:
+    """Return an update's contribution in grid units.
+
+    >>> decode_element(ElementUpdate(exponent=3, scales=(2, 1), left=(7, -1), right=(-3, 5)))
+    -376
+    """
+    terms = zip(update.scales, update.left, update.right, strict=True)
+    return sum(scale * left * right for scale, left, right in terms) << update.exponent
+
+
+def step_element(
+    theta: int, momentum: int, updates: Sequence[ElementUpdate], *, momentum_q15: int, rate_q15: int
+) -> tuple[int, int]:
+    """Return (theta, u) of an element after a round that counted ``updates`` (at least one).
+
+    g = half_up(sum / count); u' = sat(toward_zero(mu u) + g);
+    theta' = sat(theta - half_up(eta (g + toward_zero(mu u')))).
+    """
+    count = len(updates)
+    total = sum(decode_element(update) for update in updates)
+    mean = _saturate((2 * total + count) // (2 * count))
+    moved = _saturate(_scale_toward_zero(momentum, momentum_q15) + mean)
+    ahead = mean + _scale_toward_zero(moved, momentum_q15)
+    step = (ahead * rate_q15 + (1 << (Q15_BITS - 1))) >> Q15_BITS
+    return _saturate(theta - step), moved
+
+
+def _saturate(value: int) -> int:
+    return max(-INT32_MAX, min(INT32_MAX, value))
+
+
+def _scale_toward_zero(value: int, factor_q15: int) -> int:
+    scaled = abs(value) * factor_q15 >> Q15_BITS
+    return scaled if value >= 0 else -scaled
