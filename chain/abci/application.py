@@ -1,0 +1,427 @@
+"""The application that CometBFT drives: thin handlers around the pure core (CHAIN.md, CometBFT).
+
+Per height: the proposer gets PrepareProposal, everybody ProcessProposal, FinalizeBlock, Commit; replay and block
+sync are FinalizeBlock and Commit only.  A transaction's fault is a result code.  An exception out of a handler is
+a broken invariant and ends the process (``chain.abci.server``).  Between FinalizeBlock and Commit CometBFT locks
+and flushes its mempool: nothing here is held across the two that CheckTx needs, and no handler ever waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgpack
+
+from chain.abci import abci_pb2 as pb
+from chain.abci.faults import Fault, FaultPoint, die_if_due
+from chain.abci.server import Handler
+from chain.core import accounts
+from chain.core.blocks import seal_block
+from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, InvalidTransaction
+from chain.core.executor import (
+    BlockEnvironment,
+    BlockExecution,
+    Contracts,
+    check_transaction,
+    process_block,
+)
+from chain.core.genesis import ChainParameters, Genesis, get_parameters, parse_genesis
+from chain.core.queue import TransactionQueue
+from chain.core.records import Receipt, Transaction
+from chain.core.smt import Tree
+from chain.core.state import Overlay
+from chain.core.transactions import decode_transaction
+from chain.core.types import Address, Amount, Hash, Height, Nonce
+from chain.store import Candidate, Store, iterate_all
+
+log = logging.getLogger(__name__)
+
+ABCI_VERSION = "2.0.0"
+"""Of CometBFT v0.38.x."""
+
+APPLICATION_VERSION = 1
+"""Protocol version of the rules; in every block header."""
+
+MAX_VERDICTS = 100_000
+"""Decoded transactions that are remembered: twice the mempool."""
+
+MAX_VERDICT_BYTES = 128 << 20
+"""Bytes of those."""
+
+QUERY_NOT_FOUND = 1
+"""Result code of a query that names nothing."""
+
+ProcessGenesis = Callable[[Overlay, Genesis], None]
+"""Writes the first state."""
+
+
+class UnsupportedAbciVersion(Exception):
+    """The core speaks another protocol."""
+
+    def __init__(self, expected: str, got: str, core: str) -> None:
+        """Keep both versions."""
+        super().__init__(f"CometBFT {core} speaks ABCI {got}, this application {expected}: use CometBFT v0.38.x")
+        self.expected = expected
+        self.got = got
+
+
+class OutOfOrder(Exception):
+    """The core called what can't come now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finalized:
+    """A block that was executed and waits for Commit."""
+
+    candidate: Candidate
+    tree: Tree
+    refused: tuple[Transaction, ...]
+
+
+class VerdictCache:
+    """Transactions that were decoded and verified, by their bytes, so that none is verified twice."""
+
+    __slots__ = ("_num_bytes", "_verdicts")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._verdicts: OrderedDict[bytes, Transaction | InvalidTransaction] = OrderedDict()
+        self._num_bytes = 0
+
+    def decode(self, raw: bytes, chain_id: int) -> Transaction | InvalidTransaction:
+        """Return the transaction, or why it is none."""
+        verdict = self._verdicts.get(raw)
+        if verdict is not None:
+            return verdict
+        try:
+            verdict = decode_transaction(raw, chain_id)
+        except InvalidTransaction as error:
+            verdict = error.with_traceback(None)
+        self._verdicts[raw] = verdict
+        self._num_bytes += len(raw)
+        while len(self._verdicts) > MAX_VERDICTS or self._num_bytes > MAX_VERDICT_BYTES:
+            oldest, _ = self._verdicts.popitem(last=False)
+            self._num_bytes -= len(oldest)
+        return verdict
+
+
+class ChainApplication:
+    """The state machine behind the four connections."""
+
+    def __init__(
+        self, store: Store, contracts: Contracts, process_genesis: ProcessGenesis, *, fault: Fault | None = None
+    ) -> None:
+        """Continue from the newest durable block of ``store``; rebuilds the tree from its leaves."""
+        self._store = store
+        self._contracts = contracts
+        self._process_genesis = process_genesis
+        self._fault = fault
+        self._queue = TransactionQueue()
+        self._verdicts = VerdictCache()
+        self._finalized: _Finalized | None = None
+        self._parameters: ChainParameters | None = get_parameters(store.committed.state)
+        self._tree = Tree().update(iterate_all(store.committed.state))
+        committed = store.committed
+        if not committed.is_empty and self._tree.root != committed.app_hash:
+            raise OutOfOrder(
+                f"state at height {committed.height} hashes to {self._tree.root.hex()},"
+                f" expected {committed.app_hash.hex()}: the database is damaged, remove it to replay the chain"
+            )
+
+    def get_handler(self, name: str) -> Handler:
+        """Return the handler of an ABCI request."""
+        return cast(Handler, getattr(self, f"process_{name}"))
+
+    # ---- Query connection
+
+    def process_info(self, request: pb.RequestInfo) -> pb.ResponseInfo:
+        """Say where the application stands.
+
+        Called when the core connects, before it replays, and at any time by RPC clients.  Must not change
+        anything.  At height 0 the app hash is empty, so the core calls InitChain (again).
+        """
+        if request.abci_version and request.abci_version != ABCI_VERSION:
+            raise UnsupportedAbciVersion(ABCI_VERSION, request.abci_version, request.version)
+        committed = self._store.committed
+        height = committed.height
+        return pb.ResponseInfo(
+            data="archipelago",
+            version="1",
+            app_version=APPLICATION_VERSION,
+            last_block_height=height,
+            last_block_app_hash=committed.app_hash if height else b"",
+        )
+
+    def process_query(self, request: pb.RequestQuery) -> pb.ResponseQuery:
+        """Answer a read of the newest durable block.
+
+        Called by RPC clients at any time.  Must not change anything, and must not raise for what a client sent.
+        Paths: ``/pending_nonce`` (data: address; value: u64, the next nonce nothing waits under), ``/state``
+        (data: key; with ``prove`` a proof as msgpack), ``/queue`` (value: u64, transactions waiting).
+        """
+        committed = self._store.committed
+        answer = pb.ResponseQuery(height=committed.height, key=request.data)
+        if request.path == "/pending_nonce":
+            if len(request.data) != 20:
+                return _refuse_query(f"address has {len(request.data)} bytes, expected 20")
+            address = Address(request.data)
+            nonce = self._queue.compute_next_nonce(address, self._read_account(address)[0])
+            answer.value = nonce.to_bytes(8, "big")
+        elif request.path == "/queue":
+            answer.value = len(self._queue).to_bytes(8, "big")
+        elif request.path == "/state":
+            if not request.data or len(request.data) > 500:
+                return _refuse_query(f"state key has {len(request.data)} bytes, expected 1 to 500")
+            answer.value = committed.state.get(request.data) or b""
+            if request.prove:
+                proof = self._tree.prove(request.data)
+                data = msgpack.packb([list(proof.siblings), list(proof.other_leaf or ())])
+                answer.proof_ops.ops.add(type="archipelago:smt", key=request.data, data=data)
+        else:
+            return _refuse_query(f"unknown path {request.path!r}, known: /pending_nonce, /state, /queue")
+        return answer
+
+    # ---- Mempool connection
+
+    def process_check_tx(self, request: pb.RequestCheckTx) -> pb.ResponseCheckTx:
+        """Admit a transaction to the mempool, or say why not.
+
+        Called for each new transaction, pipelined, and with RECHECK for what is left after a block.  Reads only
+        the durable state.  Must not execute, and must not depend on a block between FinalizeBlock and Commit.
+        """
+        parameters = self._get_parameters()
+        verdict = self._verdicts.decode(request.tx, parameters.evm_chain_id)
+        if isinstance(verdict, InvalidTransaction):
+            return _refuse_transaction(verdict)
+        try:
+            check_transaction(verdict, parameters, self._contracts)
+            nonce, balance = self._read_account(verdict.sender)
+            self._queue.admit(verdict, nonce, balance, self._store.committed.height)
+        except InvalidTransaction as error:
+            return _refuse_transaction(error)
+        return pb.ResponseCheckTx(gas_wanted=verdict.gas_limit, data=verdict.hash)
+
+    # ---- Consensus connection
+
+    def process_init_chain(self, request: pb.RequestInitChain) -> pb.ResponseInitChain:
+        """Write genesis and block 0.
+
+        Called once, before block 1; again if the process died before block 1 was durable, so it starts from
+        nothing each time.  The validators stay those of genesis.json.
+        """
+        genesis = parse_genesis(request.chain_id, request.app_state_bytes)
+        overlay = Overlay()
+        self._process_genesis(overlay, genesis)
+        changes = overlay.changes()
+        tree = Tree().update(changes)
+        parameters = genesis.parameters
+        block = seal_block(
+            height=Height(0),
+            parent_hash=Hash(bytes(32)),
+            time_seconds=request.time.seconds,
+            app_hash=tree.root,
+            proposer=Address(bytes(20)),
+            gas_limit=parameters.gas_limit,
+            base_fee=parameters.base_fee,
+            cometbft_hash=bytes(32),
+            receipts=(),
+            block_logs=(),
+            size_bytes=0,
+        )
+        self._store.wipe()
+        self._store.commit(
+            Candidate(
+                height=Height(0),
+                app_hash=tree.root,
+                changes=changes,
+                block=block,
+                receipts=(),
+                transactions=(),
+                timer_logs=(),
+            )
+        )
+        self._tree = tree
+        self._parameters = parameters
+        self._queue = TransactionQueue()
+        self._finalized = None
+        log.info("genesis of %s, genesis hash %s", parameters.chain_id, parameters.genesis_hash.hex())
+        return pb.ResponseInitChain(app_hash=tree.root)
+
+    def process_prepare_proposal(self, request: pb.RequestPrepareProposal) -> pb.ResponsePrepareProposal:
+        """Order the block that this validator proposes.
+
+        Called on the proposer only, after the block before was committed.  Need not be deterministic.  Must
+        respect max_tx_bytes, and must not change the state.
+        """
+        parameters = self._get_parameters()
+        decoded = [self._verdicts.decode(raw, parameters.evm_chain_id) for raw in request.txs]
+        chosen = self._queue.plan_proposal(
+            [transaction for transaction in decoded if not isinstance(transaction, InvalidTransaction)],
+            self._read_account,
+            max_bytes=request.max_tx_bytes,
+            gas_limit=parameters.gas_limit,
+            height=Height(request.height),
+        )
+        return pb.ResponsePrepareProposal(txs=chosen)
+
+    def process_process_proposal(self, request: pb.RequestProcessProposal) -> pb.ResponseProcessProposal:
+        """Accept every proposal: what can't run becomes a no-op, which is safer than a rejected block.
+
+        Called on every validator, maybe for several rounds of a height.  Must be deterministic and must not
+        change the state.  Signatures are checked here, while votes travel, so FinalizeBlock finds them done.
+        """
+        chain_id = self._get_parameters().evm_chain_id
+        for raw in request.txs:
+            self._verdicts.decode(raw, chain_id)
+        return pb.ResponseProcessProposal(status=pb.ResponseProcessProposal.ACCEPT)
+
+    def process_finalize_block(self, request: pb.RequestFinalizeBlock) -> pb.ResponseFinalizeBlock:
+        """Execute a decided block on an overlay and keep the candidate.
+
+        Called once a height, and again after a crash before Commit.  Must be deterministic, answer one result a
+        transaction, and must not write anything durable: Commit does.
+        """
+        committed = self._store.committed
+        if committed.is_empty or request.height != committed.height + 1:
+            raise OutOfOrder(f"FinalizeBlock for height {request.height}, expected {committed.height + 1}")
+        parameters = self._get_parameters()
+        environment = BlockEnvironment(
+            height=Height(request.height),
+            time_seconds=request.time.seconds,
+            proposer=Address(request.proposer_address),
+            block_seed=committed.app_hash,
+            parameters=parameters,
+        )
+        decoded = [self._verdicts.decode(raw, parameters.evm_chain_id) for raw in request.txs]
+        overlay = Overlay(committed.state)
+        execution = process_block(overlay, environment, decoded, self._contracts)
+        die_if_due(self._fault, FaultPoint.IN_FINALIZE, request.height)
+        self._finalized = self._seal(overlay, environment, execution, decoded, request)
+        return pb.ResponseFinalizeBlock(
+            tx_results=[
+                _make_result(result, transaction)
+                for result, transaction in zip(execution.results, decoded, strict=True)
+            ],
+            app_hash=self._finalized.candidate.app_hash,
+        )
+
+    def process_commit(self, request: pb.RequestCommit) -> pb.ResponseCommit:
+        """Make the executed block durable: state, records, height and app hash in one transaction.
+
+        Called after FinalizeBlock, with the mempool locked and flushed.  Must not return before the block is on
+        disk.  A retain height of 0 keeps all blocks of the core.
+        """
+        finalized = self._finalized
+        if finalized is None:
+            raise OutOfOrder("Commit without FinalizeBlock")
+        candidate = finalized.candidate
+        die_if_due(self._fault, FaultPoint.BEFORE_COMMIT, candidate.height)
+        self._store.commit(candidate)
+        die_if_due(self._fault, FaultPoint.AFTER_COMMIT, candidate.height)
+        self._tree = finalized.tree
+        self._queue.remove(candidate.transactions, finalized.refused)
+        self._finalized = None
+        return pb.ResponseCommit(retain_height=0)
+
+    def process_extend_vote(self, request: pb.RequestExtendVote) -> pb.ResponseExtendVote:
+        """Extend nothing; called only if a chain switches vote extensions on."""
+        return pb.ResponseExtendVote()
+
+    def process_verify_vote_extension(self, request: pb.RequestVerifyVoteExtension) -> pb.ResponseVerifyVoteExtension:
+        """Accept an empty extension and reject any other."""
+        status = pb.ResponseVerifyVoteExtension
+        return pb.ResponseVerifyVoteExtension(status=status.REJECT if request.vote_extension else status.ACCEPT)
+
+    # ---- Snapshot connection: no snapshots are made or taken yet, so state sync falls back to block sync
+
+    def process_list_snapshots(self, request: pb.RequestListSnapshots) -> pb.ResponseListSnapshots:
+        """Offer none; called when a peer looks for snapshots."""
+        return pb.ResponseListSnapshots()
+
+    def process_offer_snapshot(self, request: pb.RequestOfferSnapshot) -> pb.ResponseOfferSnapshot:
+        """Refuse the format; called on a node that was told to state-sync."""
+        return pb.ResponseOfferSnapshot(result=pb.ResponseOfferSnapshot.REJECT_FORMAT)
+
+    def process_load_snapshot_chunk(self, request: pb.RequestLoadSnapshotChunk) -> pb.ResponseLoadSnapshotChunk:
+        """Answer without a chunk; called when a peer asks for a snapshot that it wasn't offered."""
+        return pb.ResponseLoadSnapshotChunk()
+
+    def process_apply_snapshot_chunk(self, request: pb.RequestApplySnapshotChunk) -> pb.ResponseApplySnapshotChunk:
+        """Reject; no snapshot was accepted."""
+        return pb.ResponseApplySnapshotChunk(result=pb.ResponseApplySnapshotChunk.REJECT_SNAPSHOT)
+
+    # ---- Parts of the above
+
+    def _seal(
+        self,
+        overlay: Overlay,
+        environment: BlockEnvironment,
+        execution: BlockExecution,
+        decoded: Sequence[Transaction | InvalidTransaction],
+        request: pb.RequestFinalizeBlock,
+    ) -> _Finalized:
+        changes = overlay.changes()
+        tree = self._tree.update(changes)
+        parent = self._store.committed.block(environment.height - 1)
+        assert parent is not None, "blocks are written with their height"
+        pairs = list(zip(execution.results, decoded, strict=True))
+        executed = [done for result, done in pairs if isinstance(result, Receipt) and isinstance(done, Transaction)]
+        refused = [done for result, done in pairs if not isinstance(result, Receipt) and isinstance(done, Transaction)]
+        receipt_logs = [entry for receipt in execution.receipts for entry in receipt.logs]
+        block = seal_block(
+            height=environment.height,
+            parent_hash=parent.hash,
+            time_seconds=environment.time_seconds,
+            app_hash=tree.root,
+            proposer=environment.proposer,
+            gas_limit=environment.parameters.gas_limit,
+            base_fee=environment.parameters.base_fee,
+            cometbft_hash=request.hash,
+            receipts=execution.receipts,
+            block_logs=[*receipt_logs, *execution.timer_logs],
+            size_bytes=sum(len(transaction.raw) for transaction in executed),
+        )
+        candidate = Candidate(
+            height=environment.height,
+            app_hash=tree.root,
+            changes=changes,
+            block=block,
+            receipts=execution.receipts,
+            transactions=executed,
+            timer_logs=execution.timer_logs,
+        )
+        return _Finalized(candidate=candidate, tree=tree, refused=tuple(refused))
+
+    def _get_parameters(self) -> ChainParameters:
+        if self._parameters is None:
+            raise OutOfOrder("a transaction before InitChain")
+        return self._parameters
+
+    def _read_account(self, address: Address) -> tuple[Nonce, Amount]:
+        overlay = Overlay(self._store.committed.state)
+        return accounts.get_nonce(overlay, address), accounts.get_balance(overlay, address)
+
+
+def _refuse_query(reason: str) -> pb.ResponseQuery:
+    return pb.ResponseQuery(code=QUERY_NOT_FOUND, log=reason, codespace=CODESPACE)
+
+
+def _refuse_transaction(error: InvalidTransaction) -> pb.ResponseCheckTx:
+    return pb.ResponseCheckTx(code=error.code, log=str(error), codespace=CODESPACE)
+
+
+def _make_result(result: Receipt | InvalidTransaction, transaction: Any) -> pb.ExecTxResult:
+    if isinstance(result, InvalidTransaction):
+        return pb.ExecTxResult(code=result.code, log=str(result), codespace=CODESPACE)
+    return pb.ExecTxResult(
+        code=0 if result.status else CODE_EXECUTION_FAILED,
+        data=result.output,
+        log=result.error,
+        gas_wanted=transaction.gas_limit,
+        gas_used=result.gas_used,
+        codespace="" if result.status else CODESPACE,
+    )

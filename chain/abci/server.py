@@ -1,0 +1,140 @@
+"""ABCI over a socket: one handler per request type, answered in order (CometBFT v0.38, ABCI 2.0).
+
+CometBFT opens four connections and expects on each the answers in the order of its requests.  Everything runs
+on one event loop and handlers never wait, so the order is that of arrival and there is nothing to lock.  A
+handler that raises is a broken invariant: the answer isn't sent, the reason is logged, and ``serve`` raises
+``HandlerFailed``, so that the process exits and is restarted from its last durable block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from google.protobuf.message import DecodeError, Message
+
+from chain.abci import abci_pb2 as pb
+from chain.abci.wire import FrameReader, InvalidFrame, encode_frame
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Message], Message]
+"""Request message -> response message of the same name."""
+
+HANDLED_NAMES = (
+    "info",
+    "init_chain",
+    "query",
+    "check_tx",
+    "commit",
+    "list_snapshots",
+    "offer_snapshot",
+    "load_snapshot_chunk",
+    "apply_snapshot_chunk",
+    "prepare_proposal",
+    "process_proposal",
+    "extend_vote",
+    "verify_vote_extension",
+    "finalize_block",
+)
+"""Every case of Request but echo and flush; Response has the same, and exception."""
+
+
+class Application(Protocol):
+    """What the server needs of an application."""
+
+    def get_handler(self, name: str) -> Handler:
+        """Return the handler of a request name."""
+
+
+class HandlerFailed(Exception):
+    """A handler raised, or CometBFT's stream broke: the process must end."""
+
+    def __init__(self, request: str, reason: str) -> None:
+        """Keep the request's name."""
+        super().__init__(f"ABCI {request}: {reason}")
+        self.request = request
+
+
+class AbciProtocol(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, application: Application, fail: Callable[[BaseException], None]) -> None:
+        """Answer by ``application``; report what ends the process to ``fail``."""
+        self._handlers = {name: application.get_handler(name) for name in HANDLED_NAMES}
+        self._fail = fail
+        self._frames = FrameReader()
+        self._transport: asyncio.WriteTransport | None = None
+        self._is_stopped = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Answer every whole request in ``data``, with one write."""
+        if self._is_stopped:
+            return
+        name = "frame"
+        answers: list[bytes] = []
+        try:
+            for message in self._frames.feed(data):
+                request = pb.Request.FromString(message)
+                name = request.WhichOneof("value") or "unknown request"
+                answers.append(encode_frame(self._answer(name, request).SerializeToString()))
+        except (InvalidFrame, DecodeError) as error:
+            self._stop(HandlerFailed(name, f"the stream from CometBFT can't be read: {error}"), error)
+        except Exception as error:  # noqa: BLE001 (outermost loop: logged, ends the process)
+            self._stop(HandlerFailed(name, f"{type(error).__name__}: {error}"), error)
+        if answers and self._transport is not None:
+            self._transport.write(b"".join(answers))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Say that CometBFT went away: it opens all four connections again after its own restart."""
+        if not self._frames.is_between_frames and not self._is_stopped:
+            log.warning("connection closed within a request: %s", error or "end of stream")
+
+    def _answer(self, name: str, request: pb.Request) -> pb.Response:
+        if name == "flush":
+            return pb.Response(flush=pb.ResponseFlush())
+        if name == "echo":
+            return pb.Response(echo=pb.ResponseEcho(message=request.echo.message))
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise HandlerFailed(
+                name, "CometBFT sent a request that this application doesn't know; use CometBFT v0.38.x"
+            )
+        response = pb.Response()
+        getattr(response, name).MergeFrom(handler(getattr(request, name)))
+        getattr(response, name).SetInParent()
+        return response
+
+    def _stop(self, failure: HandlerFailed, cause: Exception) -> None:
+        log.critical("%s", failure, exc_info=cause)
+        self._is_stopped = True
+        failure.__cause__ = cause
+        self._fail(failure)
+
+
+async def serve(application: Application, socket_path: Path, stopping: asyncio.Event) -> None:
+    """Serve until ``stopping`` is set; raises HandlerFailed."""
+    loop = asyncio.get_running_loop()
+    failed: asyncio.Future[None] = loop.create_future()
+
+    def fail(error: BaseException) -> None:
+        if not failed.done():
+            failed.set_exception(error)
+
+    server = await loop.create_unix_server(lambda: AbciProtocol(application, fail), str(socket_path))
+    log.info("ABCI listens at %s", socket_path)
+    waiting = asyncio.ensure_future(stopping.wait())
+    waiting.add_done_callback(lambda _: None if failed.done() else failed.set_result(None))
+    try:
+        await failed
+    finally:
+        waiting.cancel()
+        server.close()

@@ -1,0 +1,227 @@
+"""A node's directory: what lies where, and whether application and core agree before they are started.
+
+``config`` and ``data`` are CometBFT's, ``app`` is the chain's LMDB, ``logs`` has one file a process, and
+``run.json`` says where the running node listens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from chain.cometbft import Keys, Timing, create_keys, load_keys, load_signed_height, write_config, write_genesis
+from chain.store import Reader, StoreError, StoreMissing
+
+FIRST_EVM_CHAIN_ID = 1_000_000
+"""Devnets take ids from here on, far from the registered ones."""
+
+
+class HomeError(Exception):
+    """The directory can't be used as asked; the message says what to do."""
+
+
+class HomeMissing(HomeError):
+    """Nothing was initialised there."""
+
+    def __init__(self, home: Path) -> None:
+        """Keep the path."""
+        super().__init__(f"{home} is no chain node's home: run `chain-node init --home {home}` first")
+
+
+class HomeExists(HomeError):
+    """Something was initialised there already."""
+
+    def __init__(self, home: Path, chain_id: str) -> None:
+        """Keep the chain."""
+        super().__init__(f"{home} belongs to chain {chain_id} already: take another --home, or `chain-node reset` it")
+
+
+class AppOfAnotherChain(HomeError):
+    """The application's database was made by another genesis."""
+
+    def __init__(self, home: Path, expected: str, got: str) -> None:
+        """Keep both chain ids."""
+        super().__init__(
+            f"{home}/app holds chain {got}, genesis.json says {expected}: remove {home}/app to replay this chain from"
+            " its blocks, or put back the genesis.json of the other"
+        )
+
+
+class FreshCore(HomeError):
+    """The application has blocks, the core has none."""
+
+    def __init__(self, home: Path, app_height: int) -> None:
+        """Keep the height."""
+        super().__init__(
+            f"{home}/app is at height {app_height}, but CometBFT's {home}/data is empty (height 0): put back its data,"
+            f" or remove {home}/app as well to start over, or run `chain-node reset --home {home}` for a new chain"
+        )
+
+
+class AppAheadOfCore(HomeError):
+    """The application has blocks that the core doesn't know."""
+
+    def __init__(self, home: Path, core_height: int, app_height: int) -> None:
+        """Keep both heights."""
+        super().__init__(
+            f"{home}/app is at height {app_height}, CometBFT only at {core_height}: its data is from an older backup."
+            f" Remove {home}/app, and the blocks are replayed from 1"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where a running node can be reached."""
+
+    cometbft_url: str
+    """CometBFT's own RPC."""
+    rpc_url: str
+    """Ethereum JSON-RPC."""
+    supervisor_pid: int
+    """Process that supervises the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """``host:port`` of one node."""
+
+    rpc: str
+    """CometBFT's RPC."""
+    p2p: str
+    """CometBFT's peers."""
+
+
+def create_home(
+    home: Path, *, chain_id: str, app_state: Mapping[str, Any], addresses: Addresses, timing: Timing, time: datetime
+) -> Keys:
+    """Initialise a chain of one validator; raises HomeExists."""
+    return create_network(
+        [home], chain_id=chain_id, app_state=app_state, addresses=[addresses], timing=timing, time=time
+    )[0]
+
+
+def create_network(
+    homes: Sequence[Path],
+    *,
+    chain_id: str,
+    app_state: Mapping[str, Any],
+    addresses: Sequence[Addresses],
+    timing: Timing,
+    time: datetime,
+) -> list[Keys]:
+    """Initialise one home a validator, all with the same genesis and each with the others as peers."""
+    for home in homes:
+        if (home / "config" / "genesis.json").exists():
+            raise HomeExists(home, load_chain_id(home))
+    keys = [create_keys(home) for home in homes]
+    peers = [f"{key.node_id}@{address.p2p}" for key, address in zip(keys, addresses, strict=True)]
+    for index, home in enumerate(homes):
+        write_config(
+            home,
+            moniker=f"validator-{index}",
+            rpc_listen=addresses[index].rpc,
+            p2p_listen=addresses[index].p2p,
+            persistent_peers=[peer for other, peer in enumerate(peers) if other != index],
+            timing=timing,
+        )
+    write_genesis(homes, keys, chain_id=chain_id, app_state=app_state, time=time)
+    return keys
+
+
+def reset_home(home: Path, *, chain_id: str, time: datetime) -> None:
+    """Forget all blocks and start a chain with a new id; keys, balances and configuration stay."""
+    genesis = load_genesis(home)
+    if len(genesis["validators"]) != 1:
+        raise HomeError(f"{home} has {len(genesis['validators'])} validators: they can only be reset together")
+    for name in ("data", "app", "run.json"):
+        path = home / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    app_state = dict(genesis["app_state"])
+    if app_state["evmChainId"] == compute_evm_chain_id(genesis["chain_id"]):
+        app_state["evmChainId"] = compute_evm_chain_id(chain_id)
+    write_genesis([home], [create_keys(home)], chain_id=chain_id, app_state=app_state, time=time)
+
+
+def compute_evm_chain_id(chain_id: str) -> int:
+    """Return the EVM chain id that belongs to a CometBFT chain id, so that a new chain refuses old transactions."""
+    return FIRST_EVM_CHAIN_ID + int.from_bytes(hashlib.sha256(chain_id.encode()).digest()[:4], "big") // 4
+
+
+def load_genesis(home: Path) -> dict[str, Any]:
+    """Read genesis.json; raises HomeMissing."""
+    path = home / "config" / "genesis.json"
+    if not path.exists():
+        raise HomeMissing(home)
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def load_chain_id(home: Path) -> str:
+    """Return the CometBFT chain id of a home; raises HomeMissing."""
+    return str(load_genesis(home)["chain_id"])
+
+
+def load_addresses(home: Path) -> tuple[Addresses, bool]:
+    """Return the configured addresses, and whether peers rely on them."""
+    path = home / "config" / "config.toml"
+    if not path.exists():
+        raise HomeMissing(home)
+    document = tomllib.loads(path.read_text())
+    addresses = Addresses(
+        rpc=document["rpc"]["laddr"].removeprefix("tcp://"), p2p=document["p2p"]["laddr"].removeprefix("tcp://")
+    )
+    return addresses, bool(document["p2p"].get("persistent_peers"))
+
+
+def load_app_height(home: Path) -> tuple[str, int] | None:
+    """Return (chain id, height) of the application's database, None where there is none or it is empty."""
+    try:
+        with Reader(home / "app") as reader, reader.snapshot() as snapshot:
+            if snapshot.is_empty:
+                return None
+            return snapshot.genesis_info().chain_id, snapshot.height
+    except StoreMissing:
+        return None
+    except StoreError as error:
+        raise HomeError(f"{home}/app can't be read: {error}") from error
+
+
+def check_agreement(home: Path) -> None:
+    """Refuse a home whose application and core can't go on together; raises a subclass of HomeError.
+
+    CometBFT refuses the same, later and in other words.  A validator that is alone has signed every block, so its
+    signing state tells the core's height; with others that isn't so, and CometBFT's own refusal is translated.
+    """
+    genesis = load_genesis(home)
+    app = load_app_height(home)
+    if app is None:
+        return
+    app_chain_id, app_height = app
+    if app_chain_id != genesis["chain_id"]:
+        raise AppOfAnotherChain(home, genesis["chain_id"], app_chain_id)
+    if app_height > 0 and not (home / "data" / "blockstore.db").exists():
+        raise FreshCore(home, app_height)
+    validators = [validator["address"] for validator in genesis["validators"]]
+    if validators == [load_keys(home).validator_address] and app_height > load_signed_height(home):
+        raise AppAheadOfCore(home, load_signed_height(home), app_height)
+
+
+def save_listening(home: Path, listening: Listening) -> None:
+    """Write run.json."""
+    (home / "run.json").write_text(json.dumps(asdict(listening), indent=2) + "\n")
+
+
+def load_listening(home: Path) -> Listening | None:
+    """Read run.json, None when the node was never started."""
+    path = home / "run.json"
+    return Listening(**json.loads(path.read_text())) if path.exists() else None
