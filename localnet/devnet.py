@@ -19,8 +19,16 @@ from pathlib import Path
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
 from contracts.bindings.keys import address_of, create_key, load_key
+from contracts.bindings.sender import Sender
 from localnet.command import CommandRunner, get_command
-from localnet.core.config import FIRST_STORAGE_PORT, RECORD_NAME, DevnetConfig, build_alloc
+from localnet.core.config import (
+    FIRST_STORAGE_PORT,
+    OPERATOR_TOKENS,
+    RECORD_NAME,
+    WEI_PER_TOKEN,
+    DevnetConfig,
+    build_alloc,
+)
 from localnet.core.errors import DevnetAlreadyUp, LocalnetError
 from localnet.ports import choose_port
 from localnet.process import Child, get_own_id
@@ -110,6 +118,7 @@ class Devnet:
         chain_id = self._provide_genesis(operators)
         self._update(chain_id=chain_id)
         self._start_validator()
+        self._fund_operators()
         self._start_storage()
         self._update(phase=Phase.READY)
         return self.record
@@ -179,6 +188,19 @@ class Devnet:
                 return False
 
         self._stop.wait_until(has_blocks, "the first block", deadline_seconds=FIRST_BLOCK_DEADLINE_SECONDS)
+        client.close()
+
+    def _fund_operators(self) -> None:
+        """Give money to operators that genesis did not know: a devnet that goes on with more nodes."""
+        client = ChainClient([self.record.rpc_url])
+        operators = [address_of(load_key(self._operator_key(index))) for index in range(self.config.num_storage)]
+        poor = [operator for operator in operators if client.balance(operator) == 0]
+        if poor:
+            self._say(f"sending {OPERATOR_TOKENS} tokens to each of {len(poor)} new storage operators")
+            faucet = Sender(client, load_key(Path(self.record.faucet_key)))
+            for operator in poor:
+                self._stop.check()
+                faucet.transfer(operator, OPERATOR_TOKENS * WEI_PER_TOKEN)
         client.close()
 
     def _start_storage(self) -> None:
