@@ -116,6 +116,5 @@ class BlobClient:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        finally:
+            future.cancel()  # does nothing when it is done; ends the transfer when this thread was interrupted

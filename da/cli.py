@@ -1,0 +1,192 @@
+"""``da``: blobs without a chain. Disperse to the seats of a committee file, read back, test the arithmetic.
+
+Exit codes: 0 done, 1 the work failed (says which seats and why), 2 the command makes no sense.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from da.blocking import BlobClient
+from da.codec import decode_blob, encode_blob
+from da.committee_file import CommitteeFile, decode_committee
+from da.core.certificate import encode_certificate
+from da.core.errors import DataAvailabilityError, SeatFault
+from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
+from da.core.scheme import compute_scheme
+from da.core.types import Height, Tier
+from da.kernel import get_kernel
+from da.protocol import decode_blob_id
+
+SELFTEST_BYTES = 1 << 20
+"""Size of the blob that the self-test codes and decodes."""
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Erasure-coded blobs: disperse, retrieve, selftest.")
+
+CommitteeOption = Annotated[Path, typer.Option("--committee", help="JSON file with epoch, genesisHash and seats.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+DeadlineOption = Annotated[float, typer.Option("--deadline", help="Seconds to wait for one seat.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    app()
+
+
+@app.command()
+def disperse(
+    file: Annotated[Path, typer.Argument(help="What to disperse.")],
+    committee: CommitteeOption,
+    expiry: Annotated[int, typer.Option(help="Block height until which the seats shall keep it.", min=1)],
+    tier: Annotated[str, typer.Option(help="temporary, hot or cold.")] = "temporary",
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Where to write the certificate.")] = None,
+    small_leaves: Annotated[bool, typer.Option(help="1 KiB leaves instead of 64 KiB, for proofs on chain.")] = False,
+    deadline: DeadlineOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Disperse FILE and print its blob id and certificate."""
+    with _explain(as_json):
+        target = _read_committee(committee)
+        data = file.read_bytes()
+        with BlobClient(deadline_seconds=deadline) as client:
+            dispersal = client.disperse_with_report(
+                data,
+                committee=target.committee,
+                genesis_hash=target.genesis_hash,
+                tier=_parse_tier(tier),
+                expiry=Height(expiry),
+                leaf_bytes=PAYLOAD_LEAF_BYTES if small_leaves else BULK_LEAF_BYTES,
+            )
+            encoded = encode_certificate(dispersal.certificate)
+            if out is not None:
+                _write_file(out, encoded)
+            answer = {
+                "blob": dispersal.certificate.terms.blob.hex(),
+                "sizeBytes": len(data),
+                "signatures": len(dispersal.certificate.signatures),
+                "seats": len(target.committee.seats),
+                "certificate": encoded.hex() if out is None else str(out),
+                "faults": _describe(dispersal.faults),
+                "bytesSent": client.bytes_sent,
+                "bytesReceived": client.bytes_received,
+            }
+        _print(answer, as_json)
+
+
+@app.command()
+def retrieve(
+    blob: Annotated[str, typer.Argument(help="Blob id, 64 hex digits.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write the bytes.")],
+    committee: CommitteeOption,
+    max_bytes: Annotated[int, typer.Option(help="Refuse a larger blob.", min=0)] = 2**32,
+    deadline: DeadlineOption = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a blob, verified, and name the seats that failed."""
+    with _explain(as_json):
+        target = _read_committee(committee)
+        with BlobClient(deadline_seconds=deadline) as client:
+            retrieved = client.retrieve(
+                decode_blob_id(blob.removeprefix("0x")), committee=target.committee, max_bytes=max_bytes
+            )
+            _write_file(out, retrieved.data)
+            answer = {
+                "file": str(out),
+                "sizeBytes": len(retrieved.data),
+                "seats": list(retrieved.report.seats),
+                "faults": _describe(retrieved.report.faults),
+                "bytesReceived": client.bytes_received,
+            }
+        _print(answer, as_json)
+
+
+@app.command()
+def selftest(
+    seats: Annotated[int, typer.Option(help="Committee size.", min=1, max=64)] = 12,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the erasure code with reedsolo and rebuild a random blob from parity."""
+    with _explain(as_json):
+        kernel = get_kernel()
+        scheme = compute_scheme(seats)
+        data = secrets.token_bytes(SELFTEST_BYTES)
+        encoded = encode_blob(data, num_data=scheme.num_data, num_shards=scheme.num_shards, leaf_bytes=BULK_LEAF_BYTES)
+        last = range(scheme.num_shards - scheme.num_data, scheme.num_shards)
+        decoded = decode_blob(encoded.header, {index: b"".join(encoded.shards[index]) for index in last})
+        is_equal = decoded == data
+        answer = {
+            "kernel": kernel.name,
+            "k": scheme.num_data,
+            "n": scheme.num_shards,
+            "s": scheme.num_signatures,
+            "ok": is_equal,
+        }
+        _print(answer, as_json)
+    if not is_equal:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _explain(as_json: bool) -> Iterator[None]:
+    """Turn expected failures into one readable line, or one JSON object, and exit code 1."""
+    try:
+        yield
+    except (DataAvailabilityError, OSError) as error:
+        if as_json:
+            typer.echo(json.dumps({"error": type(error).__name__, "message": str(error)}))
+        else:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _read_committee(path: Path) -> CommitteeFile:
+    return decode_committee(path.read_text())
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """Write under a temporary name and rename, so that a cut run leaves no half file."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except OSError:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _parse_tier(name: str) -> Tier:
+    try:
+        return Tier[name.upper()]
+    except KeyError as error:
+        known = ", ".join(tier.name.lower() for tier in Tier)
+        raise typer.BadParameter(f"tier {name!r}; known are {known}", param_hint="--tier") from error
+
+
+def _describe(faults: tuple[SeatFault, ...]) -> list[dict[str, Any]]:
+    return [
+        {"seat": fault.seat, "url": fault.url, "kind": fault.kind.value, "reason": fault.reason} for fault in faults
+    ]
+
+
+def _print(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(answer))
+        return
+    for key, value in answer.items():
+        if key != "faults":
+            typer.echo(f"{key:>14}  {value}")
+    for fault in answer.get("faults", []):
+        typer.echo(f"{'seat failed':>14}  {fault['seat']} ({fault['url']}): {fault['kind']}: {fault['reason']}")
