@@ -154,7 +154,7 @@ class Agreement:
         """
         version = self.version
         info = view.rounds.get(version)
-        if info is None or info.state is not RoundState.ATTEST:
+        if info is None or info.state not in (RoundState.ATTEST, RoundState.DISPUTE):
             return None
         updates = self._chain.training.updates(self._run, version)
         candidates = [(index, update) for index, update in enumerate(updates) if update.fate is UpdateFate.PENDING]
@@ -163,7 +163,7 @@ class Agreement:
         indices = tuple(index for index, _ in candidates)
         fetched = self._source.fetch(version, candidates)
         if fetched.missing:
-            if not must_decide:
+            if not must_decide or info.state is RoundState.DISPUTE:
                 return None
             mask = compute_mask(list(fetched.missing))
             return Ballot(round=version, retries=info.retries, root=bytes(32), refused=0, missing=mask)

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import Any
 
 from contracts.bindings.errors import ContractError, TransactionFailed
-from contracts.bindings.types import CheckpointState, MemberState, RoundState, RunState
+from contracts.bindings.types import CheckpointState, MemberState, RunState
 from training.worker.agreement import Agreement
 from training.worker.errors import PayloadUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules, SenderPort
@@ -25,9 +25,6 @@ LOG = logging.getLogger("trainer")
 
 HOT_TIER = 1
 """Tier of checkpoints (da.core.types.Tier)."""
-
-CHECKPOINT_LEASE_FACTOR = 4
-"""A checkpoint's certificate lasts this many payload leases; the chain pins the newest one anyway."""
 
 READY_AGAIN_SECONDS = 5.0
 """Between two ``ready`` transactions while the run holds the opening back."""
@@ -58,6 +55,7 @@ class Duties:
         """Nothing is done yet."""
         self._parts = parts
         self._voted: tuple[int, int] = (-1, -1)
+        self._reported: tuple[int, int] = (-1, -1)
         self._stored: set[tuple[int, int]] = set()
         self._evaluated = -1
         self._ready_at = float("-inf")
@@ -66,31 +64,33 @@ class Duties:
         self._rebuilt: dict[int, Any] = {}
 
     def attest(self, view: ChainView, agreement: Agreement) -> bool:
-        """Vote on the round that follows the agreed state; report payloads that cannot be had near the deadline."""
+        """Vote on the round that follows the agreed state; report payloads that cannot be had near the deadline.
+
+        Who has reported may still vote in the same attempt, once the payloads are there.
+        """
         t = agreement.version
         info = view.rounds.get(t)
-        if info is None or info.state is not RoundState.ATTEST or self._voted == (t, info.retries):
+        if info is None or self._voted == (t, info.retries) or not view.is_participant(t, self._parts.sender.address):
             return False
-        if not view.is_participant(t, self._parts.sender.address):
-            return False
-        blocks_left = info.due_height - view.height
-        ballot = agreement.prepare_ballot(view, must_decide=blocks_left <= max(2, view.run.params.attest_blocks // 3))
-        if ballot is None:
+        is_last_call = info.due_height - view.height <= max(2, view.run.params.attest_blocks // 3)
+        ballot = agreement.prepare_ballot(view, must_decide=is_last_call)
+        if ballot is None or (ballot.missing and self._reported == (t, info.retries)):
             return False
         with self._parts.trace.span(EventKind.ATTEST, t) as span:
             try:
                 if ballot.missing:
                     span.note = f"missing {ballot.missing:x}"
+                    self._reported = (t, info.retries)
                     self._parts.sender.send("reportMissing", self._parts.run, t, ballot.missing)
                     LOG.warning("round %d: reported payloads as missing (bits %x)", t, ballot.missing)
-                else:
-                    self._parts.sender.send("attest", self._parts.run, t, ballot.root, ballot.refused, 0, 0)
+                    return True
+                self._parts.sender.send("attest", self._parts.run, t, ballot.root, ballot.refused, 0, 0)
             except (ContractError, TransactionFailed) as error:
                 span.note = _name_of(error)
-                if _name_of(error) not in ("AlreadyVoted", "WrongRoundState"):
-                    LOG.warning("round %d: vote refused: %s", t, error)
-                    if isinstance(error, TransactionFailed):
-                        return False
+                if _name_of(error) != "AlreadyVoted":
+                    # Most often the round has settled meanwhile; the next view says so.
+                    LOG.info("round %d: vote not taken: %s", t, error)
+                    return False
         self._voted = (t, info.retries)
         return True
 
@@ -112,7 +112,7 @@ class Duties:
         is_joined = view.member.state is MemberState.JOINED
         if view.member.state not in (MemberState.JOINED, MemberState.READY, MemberState.ACTIVE):
             return False
-        if view.run.state not in (RunState.CREATED, RunState.RUNNING, RunState.WAITING):
+        if view.run.state not in (RunState.RUNNING, RunState.WAITING):
             return False
         if view.run.num_opened != self._opened_seen[0]:
             self._opened_seen = (view.run.num_opened, view.height)
@@ -205,8 +205,7 @@ class Duties:
         try:
             with self._parts.trace.span(EventKind.CHECKPOINT, version) as span:
                 span.num_bytes = len(data)
-                blocks = CHECKPOINT_LEASE_FACTOR * params.lease_blocks
-                certificate = self._parts.payloads.put(data, tier=HOT_TIER, blocks=blocks)
+                certificate = self._parts.payloads.put(data, tier=HOT_TIER, blocks=params.lease_blocks)
                 self._parts.sender.send("checkpoint", self._parts.run, version, part, certificate)
         except PayloadUnavailable as error:
             LOG.warning("checkpoint %d, part %d: the stores do not take it: %s", version, part, error.reason)

@@ -173,12 +173,11 @@ class RoundLoop:
         self._record_wait(t)
         self._idle_since = time.monotonic()
         num_steps = self._rules.num_steps(t, info.local_steps)
-        done = self._progress.round_steps if self._progress.round == t else 0
-        if num_steps > done:
+        if num_steps > 0:
             with self._trace.span(EventKind.TRAIN, t) as span:
                 report = self._engine.train(
                     t,
-                    num_steps - done,
+                    num_steps,
                     lambda: self._should_stop(t),
                     data_seed=info.data_seed,
                     participants=[bytes.fromhex(member[2:]) for member in view.participants[t]],

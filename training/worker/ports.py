@@ -132,7 +132,7 @@ class LocalEngine(Protocol):
         data_seed: bytes,
         participants: Sequence[bytes],
     ) -> Trained:
-        """Run up to ``num_steps`` inner steps; called again for the same round it goes on where it stopped."""
+        """Run inner steps up to ``num_steps`` in all; called again for the same round it goes on where it stopped."""
 
     def send(self, round_index: int, *, rank: int) -> bytes:
         """Take the round's fragment out of the local progress and return its payload."""

@@ -1,0 +1,1 @@
+"""The commands of ``trainer``, one subject a file."""

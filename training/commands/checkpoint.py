@@ -1,0 +1,169 @@
+"""``trainer checkpoint pull``, ``trainer evaluate`` and ``trainer generate``: the model, for its users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.progress import Progress
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.types import CheckpointState
+from da.blocking import BlobClient
+from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, DeviceOption, JsonOption, RunOption
+from training.commands.output import STDERR, STDOUT, print_json, print_pairs
+from training.core.canonical import CanonicalState, decode_parts
+from training.core.errors import StatePartError
+from training.core.recipe import compute_recipe_digest, parse_recipe
+from training.data.corpus import load_corpus
+from training.evaluation import evaluate_state
+from training.worker.engine_rules import choose_device
+from training.worker.errors import PayloadError, StateUnavailable, WrongRecipe
+from training.worker.folder import About, load_model_folder, save_model_folder
+from training.worker.generate import generate_text
+from training.worker.restore import MAX_PART_BYTES
+from training.worker.stores import CommitteeStores
+
+app = typer.Typer(help="Checkpoints of a run.", no_args_is_help=True)
+
+
+@app.command("pull")
+def pull(
+    run: RunOption,
+    out: Annotated[Path, typer.Option(help="Folder to write; appears only when it is whole and verified.")],
+    chain: ChainOption = DEFAULT_CHAINS,
+    version: Annotated[int | None, typer.Option(min=0, help="Certified version; default the newest.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a certified checkpoint from the stores, verify it against the chain, write a model folder."""
+    client = ChainClient(chain)
+    info = client.training.run(run)
+    recipe_text = client.training.recipe(run).decode()
+    digest = compute_recipe_digest(recipe_text)
+    if digest != info.recipe_digest:
+        raise WrongRecipe(info.recipe_digest, digest)
+    wanted = info.certified_version if version is None else version
+    with BlobClient() as blobs:
+        state, root = fetch_checkpoint(client, CommitteeStores(client, blobs), run, wanted, recipe_text)
+    about = About(
+        chain_id=client.chain_id(),
+        genesis_hash=client.genesis_hash().hex(),
+        run=run,
+        version=wanted,
+        root=root.hex(),
+        recipe_digest=digest.hex(),
+    )
+    save_model_folder(out, state=state, recipe_text=recipe_text, about=about, replace_existing=force)
+    if as_json:
+        print_json({"folder": str(out), **{name: getattr(about, name) for name in About.__slots__}})
+        return
+    STDOUT.print(f"version {wanted} of run {run} in {out}")
+    STDOUT.print(f"root 0x{root.hex()}: computed from the integers, equal to the chain's")
+
+
+@app.command("list")
+def list_checkpoints(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) -> None:
+    """List a run's checkpoints that the chain still names."""
+    client = ChainClient(chain)
+    info = client.training.run(run)
+    versions = sorted({*range(0, info.head_version + 1, info.params.checkpoint_interval), info.certified_version})
+    found = [client.training.checkpoint_at(run, version) for version in versions]
+    known = [checkpoint for checkpoint in found if checkpoint.state is not CheckpointState.NONE]
+    if as_json:
+        print_json(known)
+        return
+    print_pairs(
+        f"checkpoints of run {run}",
+        [(f"version {item.version}", f"{item.state.name.lower()}, root 0x{item.root.hex()}") for item in known],
+    )
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
+    data: DataOption = None,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Print the held-out loss of a model folder: the same number as the members record for its version."""
+    model = load_model_folder(folder)
+    corpus = load_corpus(model.recipe.data, data)
+    loss = evaluate_state(model.recipe, model.state, corpus, torch.device(choose_device(device)))
+    if as_json:
+        print_json(
+            {
+                "loss": loss,
+                "loss_micro": round(loss * 1_000_000),
+                "version": model.about.version,
+                "root": model.about.root,
+                "held_out_digest": corpus.held_out_digest,
+            }
+        )
+        return
+    STDOUT.print(
+        f"held-out loss {loss:.6f} nats a byte (version {model.about.version}, "
+        f"{corpus.held_out.size:,} held-out bytes, digest {corpus.held_out_digest.hex()[:12]})"
+    )
+
+
+def generate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
+    prompt: Annotated[str, typer.Option(help="Text to continue.")] = "def ",
+    length: Annotated[int, typer.Option(min=1, max=100_000, help="Bytes to write.")] = 120,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest byte each time.")] = 0.7,
+    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
+    device: DeviceOption = "cpu",
+    as_json: JsonOption = False,
+) -> None:
+    """Write text with a model folder."""
+    model = load_model_folder(folder)
+    text = generate_text(
+        model.recipe,
+        model.state,
+        prompt,
+        num_bytes=length,
+        temperature=temperature,
+        seed=seed,
+        device=choose_device(device),
+    )
+    if as_json:
+        print_json({"prompt": prompt, "text": text, "version": model.about.version})
+    else:
+        print(text)
+
+
+def fetch_checkpoint(
+    client: ChainClient, stores: CommitteeStores, run: int, version: int, recipe_text: str
+) -> tuple[CanonicalState, bytes]:
+    """Return (state, root) of one certified checkpoint, verified against the chain, with a progress bar."""
+    checkpoint = client.training.checkpoint_at(run, version)
+    if checkpoint.state not in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED):
+        raise StateUnavailable(
+            f"version {version} of run {run} has no certified checkpoint",
+            next_step=f"trainer checkpoint list --run {run}, or leave --version out to take the newest",
+        )
+    parts = []
+    with Progress(console=STDERR, transient=True) as progress:
+        task = progress.add_task("fetching the checkpoint", total=len(checkpoint.blobs))
+        for index, blob in enumerate(checkpoint.blobs):
+            try:
+                parts.append(stores.get(blob, max_bytes=MAX_PART_BYTES))
+            except PayloadError as error:
+                raise StateUnavailable(
+                    f"part {index + 1} of {len(checkpoint.blobs)}: {error}",
+                    next_step="try again when more storage nodes answer; nothing was written",
+                ) from error
+            progress.advance(task)
+    try:
+        state = decode_parts(parse_recipe(recipe_text), parts)
+    except StatePartError as error:
+        raise StateUnavailable(f"version {version}: {error}", next_step="choose another --version") from error
+    if state.root() != checkpoint.root:
+        raise StateUnavailable(
+            f"version {version}: the stored parts have root {state.root().hex()}, the chain's is "
+            f"{checkpoint.root.hex()}",
+            next_step="choose another --version; nothing was written",
+        )
+    return state, checkpoint.root

@@ -1,0 +1,122 @@
+"""``trainer join`` and ``trainer leave``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.keys import load_key
+from contracts.bindings.sender import Sender
+from training.commands.options import (
+    ChainOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    KeyOption,
+    RunOption,
+)
+from training.commands.output import STDERR, STDOUT, format_amount, print_json, print_pairs
+from training.worker.loop import Patience
+from training.worker.process import JoinConfig, join_and_train
+
+HARD_STOP_EXIT = 130
+"""Exit code after a second Ctrl-C, as shells have it."""
+
+
+def join(
+    run: RunOption,
+    key_file: KeyOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder of this worker; default ~/.archipelago/run-N/ADDRESS.")
+    ] = None,
+    data: DataOption = None,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to torch.")] = 0,
+    device: DeviceOption = "auto",
+    evaluate_every: Annotated[int, typer.Option(min=0, help="Rounds between recorded held-out losses; 0: never.")] = 4,
+    patience: Annotated[float, typer.Option(min=1, help="Seconds without the chain before giving up.")] = 3600.0,
+    idle: Annotated[float, typer.Option(min=1, help="Seconds without a round for us before giving up.")] = 86_400.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Join a run and train until it has finished; Ctrl-C stops in order and keeps the membership."""
+    _start_logging()
+    stop = _stop_on_signals()
+    summary = join_and_train(
+        JoinConfig(
+            chain_urls=tuple(chain),
+            run=run,
+            private_key=load_key(key_file),
+            home=home,
+            data_file=data,
+            num_threads=threads,
+            device=device,
+            evaluation_interval=evaluate_every,
+            patience=Patience(chain_seconds=patience, idle_seconds=idle),
+        ),
+        stop,
+    )
+    if as_json:
+        print_json(summary)
+        return
+    print_pairs(
+        f"run {run}: {summary.end.value}",
+        [
+            ("worker", summary.worker),
+            ("agreed state", f"version {summary.version}, root 0x{summary.root}"),
+            ("updates", f"{summary.accepted} counted, {summary.refused} refused"),
+            ("earned", f"{format_amount(summary.earned)} tokens"),
+        ],
+    )
+
+
+def leave(
+    run: RunOption,
+    key_file: KeyOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take the bond back, once it is unlocked.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Leave a run; the bond is free again after the lock."""
+    client = ChainClient(chain)
+    sender = Sender(client, load_key(key_file))
+    function = "withdrawBond" if withdraw else "leave"
+    outcome = sender.send("Training", function, run)
+    member = client.training.member(run, sender.address)
+    if as_json:
+        print_json({"transaction": outcome.transaction_hash, "height": outcome.height, "member": member})
+    elif withdraw:
+        STDOUT.print(f"bond withdrawn in block {outcome.height}")
+    else:
+        STDOUT.print(
+            f"left run {run} in block {outcome.height}; the bond of {format_amount(member.bond)} tokens is free from "
+            f"block {member.bond_unlock_height}: trainer leave --withdraw"
+        )
+
+
+def _start_logging() -> None:
+    handler = RichHandler(console=STDERR, show_path=False, show_level=False, markup=False, log_time_format="%H:%M:%S")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    logging.getLogger("trainer").setLevel(logging.INFO)
+
+
+def _stop_on_signals() -> threading.Event:
+    """Set the event at the first SIGINT or SIGTERM; a second one ends the process at once (the journal is safe)."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise SystemExit(HARD_STOP_EXIT)
+        stop.set()
+        logging.getLogger("trainer").info("stopping after this inner step; the membership is kept")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    return stop

@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_CHAINS = ["http://127.0.0.1:8545"]
+"""Where a devnet listens; typer copies the list."""
+
+ChainOption = Annotated[
+    list[str],
+    typer.Option(
+        "--chain",
+        envvar="ARCHIPELAGO_CHAIN",
+        help="JSON-RPC URL of a chain node; several may be given, one down or lagging is survived.",
+    ),
+]
+RunOption = Annotated[int, typer.Option("--run", min=1, help="The run's number, see `trainer run list`.")]
+KeyOption = Annotated[Path, typer.Option("--key-file", help="Key file, see `trainer keys new`.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 or auto.")]
+DataOption = Annotated[Path | None, typer.Option("--data", help="Text file to train on instead of the recipe's text.")]

@@ -1,0 +1,333 @@
+"""``trainer run``: create a run, list them, show one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.keys import load_key
+from contracts.bindings.sender import Outcome, Sender
+from contracts.bindings.types import RunInfo, RunParams, RunState
+from da.blocking import BlobClient
+from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, KeyOption, RunOption
+from training.commands.output import (
+    STDERR,
+    STDOUT,
+    format_amount,
+    format_hash,
+    format_name,
+    parse_amount,
+    print_json,
+    print_pairs,
+    print_table,
+)
+from training.commands.timing import BlockPace, measure_pace
+from training.core.canonical import create_genesis
+from training.core.recipe import Recipe, parse_recipe
+from training.recipes.shipped import load_shipped, shipped_names
+from training.worker.duties import HOT_TIER
+from training.worker.errors import Fatal
+from training.worker.stores import CommitteeStores
+
+LEASED_TIERS = (0, 1)
+"""Tiers of payloads and checkpoints; what is left of a lease at a commit is at least half of it, and no less
+than either tier's shortest."""
+
+DEFAULT_REWARD = "0.01"
+"""Tokens for each accepted update of a run with an allow-list."""
+
+app = typer.Typer(help="Create, list and show runs.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimes:
+    """Timers as people give them, seconds."""
+
+    round_seconds: float
+    grace_seconds: float
+    attest_seconds: float
+    dispute_seconds: float
+    recover_seconds: float
+    lock_seconds: float
+    lease_seconds: float
+
+
+def create_params(
+    recipe: Recipe,
+    times: RunTimes,
+    pace: BlockPace,
+    *,
+    min_members: int,
+    max_members: int,
+    checkpoint_interval: int | None,
+    num_parts: int,
+    reward_wei: int,
+    bond_wei: int,
+    is_allow_listed: bool,
+    min_lease_blocks: int,
+) -> RunParams:
+    """Turn a recipe and seconds into the chain's parameters; every timer lasts at least two proposer rotations."""
+    return RunParams(
+        num_fragments=recipe.rounds.num_fragments,
+        overlap=recipe.rounds.overlap,
+        local_steps=recipe.rounds.local_steps,
+        num_rounds=recipe.rounds.num_rounds,
+        min_members=min_members,
+        max_members=max_members,
+        round_blocks=pace.compute_blocks(times.round_seconds),
+        grace_blocks=pace.compute_blocks(times.grace_seconds),
+        reveal_blocks=pace.compute_blocks(times.grace_seconds),
+        attest_blocks=pace.compute_blocks(times.attest_seconds),
+        dispute_blocks=pace.compute_blocks(times.dispute_seconds),
+        recover_blocks=pace.compute_blocks(times.recover_seconds),
+        lock_blocks=pace.compute_blocks(times.lock_seconds),
+        checkpoint_interval=checkpoint_interval or 2 * recipe.rounds.num_fragments,
+        num_checkpoint_parts=num_parts,
+        lease_blocks=max(pace.compute_blocks(times.lease_seconds), min_lease_blocks),
+        is_allow_listed=is_allow_listed,
+        is_sealed=False,
+        reward_per_update=reward_wei,
+        member_bond=bond_wei,
+    )
+
+
+@app.command("create")
+def create(
+    recipe_file: Annotated[str, typer.Argument(metavar="RECIPE", help="TOML file, or the name of a shipped recipe.")],
+    key_file: KeyOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    escrow: Annotated[str, typer.Option(help="Tokens put into the run's escrow: rewards and storage.")] = "50",
+    reward: Annotated[
+        str | None, typer.Option(help="Tokens for each accepted update; default 0.01 with an allow-list, else 0.")
+    ] = None,
+    bond: Annotated[str, typer.Option(help="Tokens a member must bond.")] = "1",
+    min_members: Annotated[int, typer.Option(min=1, help="Rounds open with at least so many.")] = 1,
+    max_members: Annotated[int, typer.Option(min=1, help="Members at most.")] = 64,
+    round_seconds: Annotated[float, typer.Option(min=0.1, help="Longest a round stays open.")] = 36.0,
+    grace_seconds: Annotated[float, typer.Option(min=0.1, help="For the slow, after two thirds are in.")] = 3.0,
+    attest_seconds: Annotated[float, typer.Option(min=0.1, help="For one attempt at a vote.")] = 9.0,
+    dispute_seconds: Annotated[float, typer.Option(min=0.1, help="For a dispute.")] = 18.0,
+    recover_seconds: Annotated[float, typer.Option(min=0.1, help="Before a run without members may go back.")] = 60.0,
+    lock_seconds: Annotated[float, typer.Option(min=0.1, help="Bond lock after leaving.")] = 60.0,
+    lease_seconds: Annotated[float, typer.Option(min=0.1, help="Storage lease of a payload.")] = 3600.0,
+    checkpoint_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds between checkpoints; default 2F.")
+    ] = None,
+    parts: Annotated[int, typer.Option(min=1, max=64, help="Parts a checkpoint is uploaded in.")] = 2,
+    allow: Annotated[list[str] | None, typer.Option(help="Only these addresses may join; may be repeated.")] = None,
+    allow_listed: Annotated[bool, typer.Option("--allow-listed", help="Only allowed addresses may join.")] = False,
+    block_seconds: Annotated[float | None, typer.Option(min=0.01, help="Time of a block; default: measured.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a run from a recipe, store its genesis and print its number."""
+    text = _load_recipe(recipe_file)
+    recipe = parse_recipe(text)
+    if min_members > max_members:
+        raise Fatal(f"--min-members {min_members} is more than --max-members {max_members}")
+    is_allow_listed = bool(allow) or allow_listed
+    reward_wei = parse_amount(reward if reward is not None else DEFAULT_REWARD if is_allow_listed else "0")
+    if reward_wei and not is_allow_listed:
+        raise Fatal(
+            "a run that pays needs an allow-list, as long as there are no audits",
+            next_step="add --allow ADDRESS (or --allow-listed), or leave --reward out",
+        )
+    client = ChainClient(chain)
+    sender = Sender(client, load_key(key_file))
+    pace = measure_pace(client, block_seconds=block_seconds)
+    min_lease = 2 * max((tier.min_blocks for tier in client.storage.tiers() if tier.id in LEASED_TIERS), default=1)
+    params = create_params(
+        recipe,
+        RunTimes(
+            round_seconds=round_seconds,
+            grace_seconds=grace_seconds,
+            attest_seconds=attest_seconds,
+            dispute_seconds=dispute_seconds,
+            recover_seconds=recover_seconds,
+            lock_seconds=lock_seconds,
+            lease_seconds=lease_seconds,
+        ),
+        pace,
+        min_members=min_members,
+        max_members=max_members,
+        checkpoint_interval=checkpoint_rounds,
+        num_parts=parts,
+        reward_wei=reward_wei,
+        bond_wei=parse_amount(bond),
+        is_allow_listed=is_allow_listed,
+        min_lease_blocks=min_lease,
+    )
+    escrow_wei = parse_amount(escrow)
+    _check_balance(client, sender.address, escrow_wei)
+    genesis = create_genesis(recipe)
+    blobs = BlobClient()
+    try:
+        with Progress(console=STDERR, transient=True) as progress:
+            task = progress.add_task("creating the run", total=parts + 2)
+            outcome = sender.send(
+                "Training", "createRun", params, text.encode(), genesis.root(), value=escrow_wei, deadline_seconds=60
+            )
+            run = int(outcome.event("RunCreated").fields["run"])
+            progress.advance(task)
+            if allow:
+                sender.send("Training", "allow", run, allow, True)
+            stores = CommitteeStores(client, blobs)
+            for part in range(parts):
+                progress.update(task, description=f"storing genesis, part {part + 1} of {parts}")
+                certificate = stores.put(genesis.encode_part(part, parts), tier=HOT_TIER, blocks=params.lease_blocks)
+                sender.send("Training", "checkpoint", run, 0, part, certificate)
+                progress.advance(task)
+    finally:
+        blobs.close()
+    info = client.training.run(run)
+    if as_json:
+        print_json({"run": run, "transaction": outcome.transaction_hash, "info": info})
+        return
+    STDOUT.print(f"run {run} created by {sender.address}, genesis root {format_hash(info.genesis_root)}")
+    STDOUT.print(f"one block is about {pace.block_seconds:.2f} s; a round lasts at most {params.round_blocks} blocks")
+    STDOUT.print(f"join it: trainer join --chain {chain[0]} --run {run} --key-file WORKER.key --home WORKER")
+
+
+@app.command("list")
+def list_runs(chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) -> None:
+    """List all runs."""
+    client = ChainClient(chain)
+    runs = [client.training.run(run) for run in range(1, client.training.num_runs() + 1)]
+    if as_json:
+        print_json(runs)
+        return
+    rows = [
+        (
+            str(info.run),
+            format_name(info.state),
+            f"{info.num_settled} of {info.num_rounds_total}",
+            f"{info.num_eligible} of {info.num_members}",
+            format_amount(info.escrow),
+            info.owner,
+        )
+        for info in runs
+    ]
+    print_table("runs", ("run", "state", "rounds settled", "members", "escrow", "owner"), rows)
+
+
+@app.command("show")
+def show(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) -> None:
+    """Show one run."""
+    client = ChainClient(chain)
+    info = client.training.run(run)
+    members = client.training.members(run)
+    if as_json:
+        print_json({"info": info, "members": members})
+        return
+    print_pairs(f"run {run}", describe_run(info))
+    print_table(
+        "members",
+        ("worker", "state", "accepted", "refused", "missed", "tokens", "earned"),
+        [
+            (
+                member.worker,
+                format_name(member.state),
+                str(member.accepted),
+                str(member.refused),
+                str(member.missed),
+                f"{member.tokens:,}",
+                format_amount(member.earned),
+            )
+            for member in members
+        ],
+    )
+    if 0 < info.num_eligible < 4 and info.state is not RunState.FINISHED:
+        STDOUT.print("note: below four members, votes protect against crashes, not against lies")
+
+
+@app.command("allow")
+def allow_workers(
+    workers: Annotated[list[str], typer.Argument(help="Addresses.")],
+    run: RunOption,
+    key_file: KeyOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take them off the list.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Owner: put addresses on a run's allow-list, or take them off."""
+    outcome = Sender(ChainClient(chain), load_key(key_file)).send("Training", "allow", run, workers, not revoke)
+    _print_done(outcome, f"{len(workers)} addresses {'taken off' if revoke else 'put on'} the list", as_json)
+
+
+@app.command("fund")
+def fund(
+    amount: Annotated[str, typer.Argument(help="Tokens.")],
+    run: RunOption,
+    key_file: KeyOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    as_json: JsonOption = False,
+) -> None:
+    """Add tokens to a run's escrow."""
+    sender = Sender(ChainClient(chain), load_key(key_file))
+    _print_done(sender.send("Training", "fund", run, value=parse_amount(amount)), f"{amount} tokens added", as_json)
+
+
+@app.command("pause")
+def pause(
+    run: RunOption, key_file: KeyOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False
+) -> None:
+    """Owner: open no further round."""
+    _print_done(Sender(ChainClient(chain), load_key(key_file)).send("Training", "pause", run), "paused", as_json)
+
+
+@app.command("resume")
+def resume(
+    run: RunOption, key_file: KeyOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False
+) -> None:
+    """Owner: open rounds again."""
+    _print_done(Sender(ChainClient(chain), load_key(key_file)).send("Training", "resume", run), "resumed", as_json)
+
+
+def _print_done(outcome: Outcome, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"transaction": outcome.transaction_hash, "height": outcome.height})
+    else:
+        STDOUT.print(f"{text} in block {outcome.height}")
+
+
+def describe_run(info: RunInfo) -> list[tuple[str, str]]:
+    """Return a run's figures, for people."""
+    return [
+        ("state", format_name(info.state)),
+        ("owner", info.owner),
+        ("rounds", f"{info.num_settled} settled, {info.num_opened} opened, {info.num_rounds_total} in all"),
+        ("head", f"version {info.head_version}, root {format_hash(info.head_root)}"),
+        ("checkpoint", f"version {info.certified_version}, root {format_hash(info.certified_root)}"),
+        ("members", f"{info.num_eligible} eligible of {info.num_members}; at least {info.params.min_members} needed"),
+        ("escrow", f"{format_amount(info.escrow)} tokens"),
+        ("paid", f"{format_amount(info.paid_rewards)} in rewards, {format_amount(info.paid_storage)} for storage"),
+        ("shape", f"F {info.params.num_fragments}, d {info.params.overlap}, H {info.local_steps}, rank {info.rank}"),
+        ("recipe", format_hash(info.recipe_digest)),
+    ]
+
+
+def _load_recipe(name: str) -> str:
+    path = Path(name)
+    if path.suffix == ".toml" or path.exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise Fatal(f"recipe {path} can't be read: {error.strerror}") from error
+    if name in shipped_names():
+        return load_shipped(name)
+    raise Fatal(
+        f"no recipe {name!r}", next_step=f"name a TOML file, or one that is shipped: {', '.join(shipped_names())}"
+    )
+
+
+def _check_balance(client: ChainClient, address: str, escrow_wei: int) -> None:
+    balance = client.balance(address)
+    if balance <= escrow_wei:
+        raise Fatal(
+            f"{address} holds {format_amount(balance)} tokens, needs more than {format_amount(escrow_wei)}",
+            next_step=f"fund it (on a devnet: localnet fund {address}), or lower --escrow",
+        )

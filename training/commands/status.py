@@ -1,0 +1,132 @@
+"""``trainer status``: did my last update count, and why (DESIGN 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.keys import address_of, load_key
+from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
+from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
+from training.commands.output import (
+    format_amount,
+    format_bytes,
+    format_hash,
+    format_loss,
+    format_name,
+    print_json,
+    print_pairs,
+)
+from training.commands.runs import describe_run
+from training.worker.errors import Fatal
+
+LOOK_BACK_ROUNDS = 64
+"""Rounds searched for the last update, newest first."""
+
+REASONS = {
+    RefusalReason.NONE: "no reason was given",
+    RefusalReason.VOID_ROUND: "the round ended VOID: no quorum agreed on it; your progress stays in your weights",
+    RefusalReason.MISSING_PAYLOAD: "more than a third of the members could not get its payload from the stores",
+    RefusalReason.INVALID_PAYLOAD: "its payload did not validate; use the run's recipe and software version",
+    RefusalReason.NOT_REVEALED: "its key was not revealed in time",
+    RefusalReason.NOT_DRAWN: "more updates came than the run accepts, and this one was not drawn",
+}
+"""Why an update was refused, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastUpdate:
+    """A worker's newest update."""
+
+    round: int
+    state: RoundState
+    update: Update
+    verdict: str
+    """One line for people."""
+
+
+def status(
+    run: RunOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    key_file: Annotated[Path | None, typer.Option(help="Key of the worker asked about.")] = None,
+    address: Annotated[str | None, typer.Option(help="Or its address.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how the run stands, and whether a worker's last update counted and why."""
+    client = ChainClient(chain)
+    worker = address or (address_of(load_key(key_file)) if key_file else None)
+    info = client.training.run(run)
+    if worker is None:
+        if as_json:
+            print_json({"height": client.height(), "run": info})
+        else:
+            print_pairs(f"run {run} at block {client.height()}", describe_run(info))
+        return
+    member = client.training.member(run, worker)
+    if member.state is MemberState.NONE:
+        raise Fatal(f"{worker} is no member of run {run}", next_step=f"trainer join --run {run} --key-file FILE")
+    last = find_last_update(client, run, info.num_opened, worker)
+    if as_json:
+        print_json({"height": client.height(), "run": info, "member": member, "last_update": last})
+        return
+    print_pairs(f"run {run} at block {client.height()}", describe_run(info))
+    print_pairs(f"\nworker {worker}", describe_member(member, client.height()))
+    if last is None:
+        print_pairs("\nlast update", [("none", f"no update in the last {LOOK_BACK_ROUNDS} rounds")])
+        return
+    update = last.update
+    print_pairs(
+        f"\nlast update: round {last.round}",
+        [
+            ("verdict", last.verdict),
+            ("in block", str(update.height)),
+            ("payload", f"{format_bytes(update.size_bytes)}, blob {format_hash(update.blob)}"),
+            ("trained", f"{update.tokens:,} tokens, loss {format_loss(update.loss_micro)}"),
+            ("paid", f"{format_amount(update.paid)} tokens"),
+        ],
+    )
+
+
+def find_last_update(client: ChainClient, run: int, num_opened: int, worker: str) -> LastUpdate | None:
+    """Return a worker's newest update with a verdict, None where there is none among the newest rounds."""
+    for index in range(num_opened - 1, max(-1, num_opened - 1 - LOOK_BACK_ROUNDS), -1):
+        update = client.training.update(run, index, worker)
+        if update.fate is not UpdateFate.NONE:
+            info = client.training.round(run, index)
+            return LastUpdate(round=index, state=info.state, update=update, verdict=explain_update(update, info))
+    return None
+
+
+def explain_update(update: Update, info: RoundInfo) -> str:
+    """Say in one line what has become of an update."""
+    if update.fate is UpdateFate.ACCEPTED:
+        return f"counted, with {info.num_accepted - 1} others; the round is final since block {info.settled_height}"
+    if update.fate is UpdateFate.REFUSED:
+        return f"refused: {REASONS[update.reason]}"
+    waiting = {
+        RoundState.OPEN: "the round is still open",
+        RoundState.REVEAL: "keys are being revealed",
+        RoundState.ATTEST: f"members are voting ({info.num_votes} votes, attempt {info.retries + 1})",
+        RoundState.DISPUTE: "members disagree about the outcome",
+    }
+    return (
+        f"pending: {waiting.get(info.state, format_name(info.state))}; decided by block {info.due_height} at the latest"
+    )
+
+
+def describe_member(member: Member, height: int) -> list[tuple[str, str]]:
+    """Return a member's figures, for people."""
+    state = format_name(member.state)
+    if member.state is MemberState.DROPPED:
+        state += f" after {member.missed} missed rounds; may rejoin from block {member.rejoin_height} (now {height})"
+    return [
+        ("state", state),
+        ("updates", f"{member.accepted} counted, {member.refused} refused"),
+        ("missed", f"{member.missed} in a row, dropped {member.drops} times"),
+        ("bond", f"{format_amount(member.bond)} tokens"),
+        ("earned", f"{format_amount(member.earned)} tokens"),
+    ]

@@ -1,0 +1,46 @@
+"""Seconds, as people give them, into blocks, as the chain counts them (DESIGN 4.1).
+
+A timer shorter than two rotations of the proposers could end before a slow or dead proposer's turn is over,
+so no timer is shorter than that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from contracts.bindings.client import ChainClient
+
+SAMPLE_BLOCKS = 60
+"""Blocks that are looked at: about 20 s of a devnet, and more than one rotation of 50 validators."""
+
+DEVNET_BLOCK_SECONDS = 0.3
+"""Taken for a chain too young to be measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPace:
+    """How fast a chain makes blocks."""
+
+    block_seconds: float
+    """Mean time between blocks."""
+    num_proposers: int
+    """Different proposers among the newest blocks, at least 1."""
+
+    def compute_blocks(self, seconds: float) -> int:
+        """Return the blocks that cover ``seconds``: rounded up, at least two rotations of the proposers."""
+        return max(math.ceil(seconds / self.block_seconds - 1e-9), 2 * self.num_proposers, 2)
+
+
+def measure_pace(chain: ChainClient, *, block_seconds: float | None = None) -> BlockPace:
+    """Measure a chain's pace over its newest blocks; ``block_seconds`` overrides the time."""
+    head = chain.height()
+    first = max(1, head - SAMPLE_BLOCKS + 1)
+    blocks = chain.batch([("eth_getBlockByNumber", (hex(height), False)) for height in range(first, head + 1)])
+    proposers = {block["miner"] for block in blocks if block}
+    if block_seconds is None:
+        # Whole-second time stamps: below ten seconds of history their rounding would decide.
+        times = [int(block["timestamp"], 16) for block in blocks if block]
+        span = times[-1] - times[0] if times else 0
+        block_seconds = span / (len(times) - 1) if span >= 10 else DEVNET_BLOCK_SECONDS
+    return BlockPace(block_seconds=block_seconds, num_proposers=max(1, len(proposers)))

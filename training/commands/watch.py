@@ -1,0 +1,114 @@
+"""``trainer watch``: a live table of a run."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import ChainUnreachable, RpcError
+from contracts.bindings.types import RunInfo, RunState
+from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
+from training.commands.output import (
+    STDOUT,
+    create_table,
+    format_amount,
+    format_bytes,
+    format_hash,
+    format_loss,
+    format_name,
+    print_json,
+)
+
+SHOWN_ROUNDS = 8
+"""Newest rounds in the table."""
+
+SHOWN_LOSSES = 12
+"""Newest evaluations in the line below."""
+
+
+def watch(
+    run: RunOption,
+    chain: ChainOption = DEFAULT_CHAINS,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run live until it has finished or Ctrl-C; with --json one document a look."""
+    client = ChainClient(chain)
+    look = fetch_look(client, run)
+    if as_json:
+        while True:
+            print_json(look)
+            if once or look["run"].state is RunState.FINISHED:
+                return
+            time.sleep(every)
+            look = fetch_look(client, run)
+    if once:
+        STDOUT.print(render_look(look))
+        return
+    with Live(render_look(look), console=STDOUT, auto_refresh=False) as live:
+        while look["run"].state is not RunState.FINISHED:
+            time.sleep(every)
+            try:
+                look = fetch_look(client, run)
+            except (ChainUnreachable, RpcError) as error:
+                live.update(
+                    Group(render_look(look), Text(f"chain: {error}; asking again", style="yellow")), refresh=True
+                )
+                continue
+            live.update(render_look(look), refresh=True)
+
+
+def fetch_look(client: ChainClient, run: int) -> dict[str, Any]:
+    """Read what one look shows."""
+    height = client.height()
+    info = client.training.run(run)
+    first = max(0, info.num_opened - SHOWN_ROUNDS)
+    rounds = [client.training.round(run, index) for index in range(first, info.num_opened)]
+    updates = [client.training.updates(run, index) for index in range(first, info.num_opened)]
+    # Evaluations are listed by version from 0 on; the newest are asked for.
+    evaluations = client.training.evaluations(run, max(0, info.head_version - 64), 256)
+    return {"height": height, "run": info, "rounds": rounds, "updates": updates, "evaluations": evaluations}
+
+
+def render_look(look: dict[str, Any]) -> Group:
+    """Return one look as a renderable."""
+    info: RunInfo = look["run"]
+    rows = []
+    for round_info, updates in zip(look["rounds"], look["updates"], strict=True):
+        losses = [update.loss_micro for update in updates if update.tokens]
+        rows.append(
+            (
+                str(round_info.round),
+                str(round_info.fragment),
+                format_name(round_info.state),
+                f"{round_info.num_committed} of {round_info.num_eligible}",
+                str(round_info.num_votes),
+                str(round_info.num_accepted) if round_info.settled_height else "",
+                format_loss(sum(losses) // len(losses)) if losses else "",
+                format_bytes(sum(update.size_bytes for update in updates)),
+                format_hash(round_info.root),
+            )
+        )
+    table = create_table(
+        f"run {info.run}, {format_name(info.state)}, block {look['height']}",
+        ("round", "fragment", "phase", "updates", "votes", "counted", "training loss", "payloads", "root"),
+        rows,
+    )
+    losses = look["evaluations"][-SHOWN_LOSSES:]
+    curve = "  ".join(f"v{item.version} {format_loss(item.loss_micro)}" for item in losses) or "none yet"
+    return Group(
+        table,
+        Text(f"held-out loss of the agreed weights: {curve}"),
+        Text(
+            f"settled {info.num_settled} of {info.num_rounds_total}   "
+            f"members {info.num_eligible} of {info.num_members}   checkpoint {info.certified_version}   escrow {format_amount(info.escrow)}   "
+            f"paid {format_amount(info.paid_rewards)} rewards, {format_amount(info.paid_storage)} storage"
+        ),
+    )

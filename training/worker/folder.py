@@ -1,0 +1,129 @@
+"""A model folder: what ``trainer checkpoint pull`` leaves and ``evaluate`` and ``generate`` read (case 77).
+
+    model.safetensors     float32 tensors of theta, for any other software
+    agreed-state.bin      the integers themselves, from which the root follows
+    recipe.toml           the run's recipe, byte for byte
+    checkpoint.json       chain, run, version, root and digests
+
+Written beside its final name and renamed, so a folder of that name is whole.  On reading, the integers must
+have the root in ``checkpoint.json`` and the float32 tensors must be the integers' own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from training.core.canonical import CanonicalState, decode_parts, dequantise
+from training.core.errors import StatePartError
+from training.core.recipe import Recipe, compute_recipe_digest, parse_recipe
+from training.worker.durable import save_durable, sync_folder
+from training.worker.errors import Fatal
+
+MODEL_FILE = "model.safetensors"
+STATE_FILE = "agreed-state.bin"
+RECIPE_FILE = "recipe.toml"
+ABOUT_FILE = "checkpoint.json"
+
+
+class BadModelFolder(Fatal):
+    """A folder that is no whole model folder."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        """Keep the folder and the reason."""
+        super().__init__(f"{folder}: {reason}", next_step="pull it again with `trainer checkpoint pull`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Where a model comes from."""
+
+    chain_id: int
+    """EVM chain id."""
+    genesis_hash: str
+    """Hex."""
+    run: int
+    """The run."""
+    version: int
+    """Settled rounds behind the state."""
+    root: str
+    """Hex: the agreed root, as the chain has it."""
+    recipe_digest: str
+    """Hex."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A verified model folder."""
+
+    recipe: Recipe
+    state: CanonicalState
+    about: About
+
+
+def save_model_folder(
+    folder: Path, *, state: CanonicalState, recipe_text: str, about: About, replace_existing: bool
+) -> None:
+    """Write a whole folder, or nothing under its name."""
+    if folder.exists() and not replace_existing:
+        raise Fatal(f"{folder} exists already", next_step="name another folder, or add --force to replace it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        tensors = {name: tensor.contiguous() for name, tensor in dequantise(state).items()}
+        metadata = {"format": "pt", "root": about.root, "version": str(about.version)}
+        save_file(tensors, temporary / MODEL_FILE, metadata=metadata)
+        save_durable(temporary / STATE_FILE, state.encode_part(0, 1))
+        save_durable(temporary / RECIPE_FILE, recipe_text.encode())
+        save_durable(temporary / ABOUT_FILE, json.dumps(asdict(about), indent=2).encode())
+        _sync_file(temporary / MODEL_FILE)
+        sync_folder(temporary)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def load_model_folder(folder: Path) -> ModelFolder:
+    """Read and verify a folder. Raises ``BadModelFolder`` naming what does not fit."""
+    try:
+        about = About(**json.loads((folder / ABOUT_FILE).read_bytes()))
+        recipe_text = (folder / RECIPE_FILE).read_bytes().decode()
+        part = (folder / STATE_FILE).read_bytes()
+    except (OSError, ValueError, TypeError) as error:
+        raise BadModelFolder(folder, f"no model folder ({error})") from error
+    digest = compute_recipe_digest(recipe_text).hex()
+    if digest != about.recipe_digest:
+        raise BadModelFolder(folder, f"{RECIPE_FILE} has digest {digest}, expected {about.recipe_digest}")
+    recipe = parse_recipe(recipe_text)
+    try:
+        state = decode_parts(recipe, [part])
+    except StatePartError as error:
+        raise BadModelFolder(folder, f"{STATE_FILE}: {error}") from error
+    if state.root().hex() != about.root:
+        raise BadModelFolder(folder, f"{STATE_FILE} has root {state.root().hex()}, expected {about.root}")
+    try:
+        floats = load_file(folder / MODEL_FILE)
+    except (OSError, SafetensorError) as error:
+        raise BadModelFolder(folder, f"{MODEL_FILE}: {error}") from error
+    expected = dequantise(state)
+    if floats.keys() != expected.keys() or any(not torch.equal(floats[name], expected[name]) for name in expected):
+        raise BadModelFolder(folder, f"{MODEL_FILE} is not what {STATE_FILE} says")
+    return ModelFolder(recipe=recipe, state=state, about=about)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,168 @@
+"""``trainer join``: the real chain, stores and engine put together around one home folder."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError
+from contracts.bindings.keys import address_of
+from contracts.bindings.sender import Sender
+from contracts.bindings.types import MemberState, RunInfo, RunState
+from da.blocking import BlobClient
+from training.core.recipe import compute_recipe_digest
+from training.worker.engine_rules import EngineRules
+from training.worker.errors import ChainSilent, Fatal, NotAllowedHere, NotFunded, WrongRecipe, WrongRun
+from training.worker.loop import Patience
+from training.worker.sending import TrainingSender
+from training.worker.session import Summary, WorkerParts, run_worker
+from training.worker.stores import CommitteeStores
+from training.worker.trace import Trace
+
+LOG = logging.getLogger("trainer")
+
+STORE_DEADLINE_SECONDS = 10.0
+"""For one blob: a few seconds of a round, so that a dead node costs no round."""
+
+FEE_RESERVE_WEI = 10**16
+"""Kept for fees beside the bond: some ten thousand transactions at a devnet's prices."""
+
+RETRY_SECONDS = 0.5
+"""Between two looks while the chain or money is waited for."""
+
+FUND_SECONDS = 120.0
+"""How long the worker waits for its key to be funded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinConfig:
+    """What a person says to ``trainer join``."""
+
+    chain_urls: tuple[str, ...]
+    """JSON-RPC, one or several."""
+    run: int
+    """The run's number."""
+    private_key: bytes
+    """Worker key, 32 bytes."""
+    home: Path | None
+    """Folder of this worker; None: a folder of the user's home by run and address."""
+    data_file: Path | None
+    """Own text instead of the recipe's."""
+    num_threads: int
+    """CPU threads of torch, 0 for its own choice."""
+    device: str
+    """cpu, cuda, cuda:N or auto."""
+    evaluation_interval: int
+    """Versions between two recorded held-out losses, 0 for never."""
+    patience: Patience
+    """When to give up."""
+
+
+def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
+    """Join and train until the run has finished or ``stop`` is set; see ``run_worker``."""
+    address = address_of(config.private_key)
+    home = config.home or Path.home() / ".archipelago" / f"run-{config.run}" / address.lower()
+    if config.num_threads > 0:
+        torch.set_num_threads(config.num_threads)
+    with hold_home(home):
+        client = ChainClient(config.chain_urls)
+        blobs = BlobClient(deadline_seconds=STORE_DEADLINE_SECONDS)
+        trace = Trace(home / "trace.jsonl")
+        try:
+            run = _read_run(client, config, stop)
+            rules = _create_rules(client, config, run, address)
+            _check_may_join(client, config, run, address, stop)
+            LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
+            parts = WorkerParts(
+                chain=client,
+                sender=TrainingSender(Sender(client, config.private_key)),
+                payloads=CommitteeStores(client, blobs),
+                rules=rules,
+                trace=trace,
+                home=home,
+                run=config.run,
+                patience=config.patience,
+                evaluation_interval=config.evaluation_interval,
+            )
+            return run_worker(parts, stop)
+        finally:
+            trace.close()
+            blobs.close()
+            client.close()
+
+
+@contextmanager
+def hold_home(home: Path) -> Iterator[None]:
+    """Keep a second process out of a home folder for as long as the block runs."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("a", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Fatal(
+                f"another worker uses {home}", next_step="stop it first, or give this worker its own --home and key"
+            ) from error
+        yield
+
+
+def _read_run(client: ChainClient, config: JoinConfig, stop: threading.Event) -> RunInfo:
+    """Read the run, waiting for the chain as long as the patience lasts."""
+    deadline = time.monotonic() + config.patience.chain_seconds
+    has_said = False
+    while True:
+        try:
+            run = client.training.run(config.run)
+            break
+        except ContractError as error:
+            raise WrongRun(f"there is no run {config.run}: {error.text}", next_step="trainer run list") from error
+        except (ChainUnreachable, RpcError) as error:
+            if not has_said:
+                LOG.warning("waiting for the chain: %s", error)
+                has_said = True
+            if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
+                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+    if run.state is RunState.NONE:
+        raise WrongRun(f"there is no run {config.run}", next_step="trainer run list")
+    if run.params.is_sealed:
+        raise Fatal("sealed runs are not supported yet", next_step="join a run that is not sealed")
+    return run
+
+
+def _create_rules(client: ChainClient, config: JoinConfig, run: RunInfo, address: str) -> EngineRules:
+    text = client.training.recipe(config.run).decode("utf-8", errors="replace")
+    digest = compute_recipe_digest(text)
+    if digest != run.recipe_digest:
+        raise WrongRecipe(run.recipe_digest, digest)
+    return EngineRules(text, member=bytes.fromhex(address[2:]), device=config.device, data_file=config.data_file)
+
+
+def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, address: str, stop: threading.Event) -> None:
+    """Refuse early, by name, what the contract would refuse; wait a while for money."""
+    member = client.training.member(config.run, address)
+    is_member = member.state not in (MemberState.NONE, MemberState.LEFT)
+    if run.params.is_allow_listed and not is_member and not client.training.is_allowed(config.run, address):
+        raise NotAllowedHere(
+            f"run {config.run} is for listed workers, {address} is none",
+            next_step=f"ask the owner for: trainer run allow {address} --run {config.run}",
+        )
+    needed = FEE_RESERVE_WEI + (0 if is_member else max(0, run.params.member_bond - member.bond))
+    deadline = time.monotonic() + FUND_SECONDS
+    has_said = False
+    while (balance := client.balance(address)) < needed:
+        if not has_said:
+            LOG.warning("%s holds %d wei, needs %d wei for bond and fees: waiting for it", address, balance, needed)
+            has_said = True
+        if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
+            raise NotFunded(
+                f"{address} holds {balance} wei, needs {needed} wei for bond and fees",
+                next_step=f"send it tokens (on a devnet: localnet fund {address}), then start again",
+            )
