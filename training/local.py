@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from training.core.canonical import CanonicalState
+from training.core.canonical import CanonicalState, check_root
 from training.core.codecs.registry import codec_of
 from training.core.errors import NonFiniteUpdateError, UnknownUpdateError, VersionMismatchError, WorkerStateForeignError
 from training.core.fixed_point import from_units, to_units
@@ -74,11 +74,15 @@ class LocalWorker:
         device: str | torch.device = "cpu",
         *,
         corpus: Corpus,
+        agreed_root: bytes | None = None,
     ) -> None:
         """Start fresh at ``version`` of the agreed state: nothing in flight, no error feedback.
 
-        Raises `CorpusTooSmallError`.
+        With ``agreed_root`` (the chain's), another state is refused before any inner step.  Raises
+        `RootMismatchError` or `CorpusTooSmallError`.
         """
+        if agreed_root is not None:
+            check_root(canonical, agreed_root, f"the state at version {version}")
         check_size(corpus, recipe.model.context)
         self._recipe = recipe
         self._canonical = canonical
@@ -198,15 +202,14 @@ class LocalWorker:
         before = self._canonical
         own: Mapping[str, torch.Tensor] = self._in_flight[round_index].units if own_accepted else {}
         moved = {name for name, theta in settlement.state.theta.items() if theta is not before.theta[name]} | set(own)
-        progress = {name: self._weights_in_units(name) - self._start(name) for name in sorted(moved)}
+        starts = {name: self._start(name) for name in sorted(moved)}
+        units = {name: self._weights_in_units(name) for name in starts}
         self._canonical = settlement.state
         self._version = round_index + 1
         if own_accepted:
             del self._in_flight[round_index]
-        bits = settlement.state.fraction_bits
-        self._inner.set_weights(
-            {name: from_units(self._start(name) + progress[name], bits[name]) for name in sorted(moved)}
-        )
+        for name, start in starts.items():
+            self._move_weight(name, units[name], self._start(name) - start)
 
     def return_unaccepted(self, round_index: int) -> None:
         """Take an update that will not count back into error feedback; the weights stay. Idempotent."""
@@ -267,6 +270,13 @@ class LocalWorker:
             if name in update.units:
                 start = start - update.units[name]
         return start
+
+    def _move_weight(self, name: str, units: torch.Tensor, move: torch.Tensor) -> None:
+        """Set a tensor's weights to ``units + move``; where nothing moves, what is finer than the grid stays."""
+        weight = self._inner.weights[name]
+        moved = from_units(units + move, self._canonical.fraction_bits[name]).to(weight.device)
+        with torch.no_grad():
+            weight.copy_(torch.where((move != 0).to(weight.device), moved, weight))
 
     def _weights_in_units(self, name: str) -> torch.Tensor:
         """Return one tensor's local weights on the grid. Raises `NonFiniteUpdateError`."""

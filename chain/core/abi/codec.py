@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import eth_abi
+from eth_abi.abi import decode as decode_abi
+from eth_abi.abi import encode as encode_abi
 from eth_abi.exceptions import DecodingError
 from eth_hash.auto import keccak
 
@@ -52,7 +53,7 @@ def topic(event: Event) -> bytes:
 
 def encode_values(fields: Sequence[Field], values: Sequence[object]) -> bytes:
     """Encode values as a tuple of the declared types."""
-    return bytes(eth_abi.encode([canonical_type(field) for field in fields], list(values)))
+    return bytes(encode_abi([canonical_type(field) for field in fields], list(values)))
 
 
 def decode_values(fields: Sequence[Field], data: bytes) -> tuple[Any, ...]:
@@ -90,11 +91,11 @@ class FunctionCodec:
 
     def encode_inputs(self, values: Sequence[object]) -> bytes:
         """Return calldata with its selector."""
-        return self._inputs.head + bytes(eth_abi.encode(self._inputs.types, list(values)))
+        return self._inputs.head + bytes(encode_abi(self._inputs.types, list(values)))
 
     def encode_outputs(self, values: Sequence[object]) -> bytes:
         """Return return data."""
-        return bytes(eth_abi.encode(self._outputs.types, list(values)))
+        return bytes(encode_abi(self._outputs.types, list(values)))
 
     def decode_outputs(self, data: bytes) -> tuple[Any, ...]:
         """Decode return data. Raises AbiDecodingError."""
@@ -123,7 +124,7 @@ class ContractCodec:
     def encode_error(self, name: str, values: Sequence[object]) -> bytes:
         """Return revert data of a declared error."""
         layout, _ = self._errors[name]
-        return layout.head + bytes(eth_abi.encode(layout.types, list(values)))
+        return layout.head + bytes(encode_abi(layout.types, list(values)))
 
     def decode_error(self, data: bytes) -> tuple[str, tuple[Any, ...]] | None:
         """Return name and values of a custom error, None for any other revert data."""
@@ -138,12 +139,12 @@ class ContractCodec:
         indexed = [value for value, is_indexed in zip(values, layout.is_indexed, strict=True) if is_indexed]
         plain = [value for value, is_indexed in zip(values, layout.is_indexed, strict=True) if not is_indexed]
         words = [
-            bytes(eth_abi.encode([kind], [value])) for kind, value in zip(layout.indexed_types, indexed, strict=True)
+            bytes(encode_abi([kind], [value])) for kind, value in zip(layout.indexed_types, indexed, strict=True)
         ]
         return Log(
             address=Address(self.contract.address),
             topics=(layout.head, *words),
-            data=bytes(eth_abi.encode(layout.types, plain)),
+            data=bytes(encode_abi(layout.types, plain)),
         )
 
     def decode_log(self, log: Log) -> tuple[str, dict[str, Any]] | None:
@@ -181,7 +182,7 @@ def _address_paths(fields: Sequence[Field]) -> tuple[bool, ...]:
 
 def _decode(types: list[str], has_address: Sequence[bool], data: bytes) -> tuple[Any, ...]:
     try:
-        values = eth_abi.decode(types, data)
+        values = decode_abi(types, data)
     except (DecodingError, UnicodeDecodeError, OverflowError, ValueError, MemoryError) as error:
         raise AbiDecodingError(f"{type(error).__name__}: {error}"[:200]) from error
     return tuple(

@@ -1,0 +1,90 @@
+"""Recipes: what is refused, and what the error says."""
+
+from __future__ import annotations
+
+import pytest
+from eth_hash.auto import keccak
+
+from training.core.errors import MissingRecipeKeyError, RecipeSyntaxError, RecipeValueError, UnknownRecipeKeyError
+from training.core.layout import build_layout
+from training.core.recipe import compute_fingerprint, compute_recipe_digest, parse_recipe
+from training.recipes.shipped import load_shipped, shipped_names
+
+TINY = load_shipped("tiny")
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_recipes_are_valid(name: str) -> None:
+    assert parse_recipe(load_shipped(name)).name == name
+
+
+def test_demo_has_the_size_it_says() -> None:
+    assert 200_000 <= build_layout(parse_recipe(load_shipped("demo"))).num_parameters <= 400_000
+
+
+def test_unknown_shipped_name_lists_those_there_are() -> None:
+    with pytest.raises(RecipeValueError, match="demo, tiny"):
+        load_shipped("dmeo")
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "nearest"),
+    [
+        ("num_headz = 2", "model.num_headz", "model.num_heads"),
+        ("contxt = 16", "model.contxt", "model.context"),
+    ],
+)
+def test_invalid_unknown_key_names_the_nearest(line: str, key: str, nearest: str) -> None:
+    with pytest.raises(UnknownRecipeKeyError) as caught:
+        parse_recipe(TINY.replace("[model]", f"[model]\n{line}"))
+    assert (caught.value.key, caught.value.nearest) == (key, nearest)
+    assert f"did you mean {nearest!r}?" in str(caught.value)
+
+
+def test_invalid_unknown_section_names_the_nearest() -> None:
+    with pytest.raises(UnknownRecipeKeyError, match="did you mean 'outer'"):
+        parse_recipe(TINY.replace("[outer]", "[outter]"))
+
+
+def test_invalid_missing_key() -> None:
+    with pytest.raises(MissingRecipeKeyError, match=r"model\.width"):
+        parse_recipe(TINY.replace("width = 16\n", "", 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("width = 16", "width = 18", "model.width"),
+        ("width = 16", 'width = "16"', "model.width"),
+        ("width = 16", "width = true", "model.width"),
+        ("learning_rate = 0.01", "learning_rate = nan", "inner.learning_rate"),
+        ("learning_rate = 0.01", "learning_rate = 0", "inner.learning_rate"),
+        ("overlap = 1", "overlap = 2", "rounds.overlap"),
+        ("local_steps = 8", "local_steps = 3", "rounds.local_steps"),
+        ('kind = "low_rank_int4"', 'kind = "zip"', "codec.kind"),
+        ("rank = 4", "rank = 0", "codec.rank"),
+        ("seed = 7", "seed = -1", "seed"),
+        ("[model]", "model = 3\n[mode]", "model"),
+    ],
+)
+def test_invalid_value_names_key_and_expectation(old: str, new: str, key: str) -> None:
+    with pytest.raises((RecipeValueError, UnknownRecipeKeyError)) as caught:
+        parse_recipe(TINY.replace(old, new, 1))
+    if isinstance(caught.value, RecipeValueError):
+        assert caught.value.key == key
+
+
+def test_invalid_toml() -> None:
+    with pytest.raises(RecipeSyntaxError, match="not valid TOML"):
+        parse_recipe("a = ")
+
+
+def test_digest_is_keccak_of_the_text() -> None:
+    assert compute_recipe_digest(TINY) == keccak(TINY.encode())
+
+
+def test_fingerprint_ignores_how_the_toml_looks() -> None:
+    commented = parse_recipe("# another comment\n" + TINY)
+    assert compute_fingerprint(commented) == compute_fingerprint(parse_recipe(TINY))
+    other = parse_recipe(TINY.replace("seed = 7", "seed = 8"))
+    assert compute_fingerprint(other) != compute_fingerprint(parse_recipe(TINY))
