@@ -138,9 +138,7 @@ class ContractCodec:
         layout, _ = self._events[name]
         indexed = [value for value, is_indexed in zip(values, layout.is_indexed, strict=True) if is_indexed]
         plain = [value for value, is_indexed in zip(values, layout.is_indexed, strict=True) if not is_indexed]
-        words = [
-            bytes(encode_abi([kind], [value])) for kind, value in zip(layout.indexed_types, indexed, strict=True)
-        ]
+        words = [bytes(encode_abi([kind], [value])) for kind, value in zip(layout.indexed_types, indexed, strict=True)]
         return Log(
             address=Address(self.contract.address),
             topics=(layout.head, *words),

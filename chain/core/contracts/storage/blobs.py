@@ -74,7 +74,7 @@ def compute_lease_fee(state: Overlay, stored: StoredBlob, owner: Address, height
     return compute_fee(get_tier(state, stored.tier), stored.size_bytes, stored.expiry_height - paid_until)
 
 
-def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: Amount) -> None:
+def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> None:
     """Record a certified blob and the owner's lease of it; the fee has been paid."""
     state = turn.state
     expiry = max(stored.expiry_height, get_lease_expiry(state, stored.blob, owner))
