@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from contracts.bindings.client import ChainClient
+from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import BindingError
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
@@ -36,7 +38,12 @@ DETACH_SECONDS = 180.0
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="A devnet on this machine: chain, stores, faucet.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A devnet on this machine: chain, stores, faucet.",
+)
 
 Home = Annotated[Path, typer.Option(help="Where everything of the devnet lies.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -120,6 +127,7 @@ def fund(
         amount = int(Decimal(tokens) * WEI_PER_TOKEN)
         if amount <= 0:
             fail(f"--tokens is {tokens}, expected more than 0")
+        address = parse_address(address)
         record = load_up(home)
         outcome = send_from_faucet(record, address, amount)
         client = ChainClient([record.rpc_url])
@@ -133,6 +141,17 @@ def fund(
         print(json.dumps({"transaction": outcome, "balance_wei": str(balance)}))
     else:
         print(f"sent {tokens} to {address}; its balance is {Decimal(balance) / WEI_PER_TOKEN:f}; transaction {outcome}")
+
+
+def parse_address(text: str) -> str:
+    """Read an address and return it with its checksum; raises ValueError with the next step."""
+    if not re.fullmatch(r"0x[0-9a-fA-F]{40}", text):
+        raise ValueError(f"{text!r} is no address: expected 0x and 40 hex digits, as `trainer keys show` prints it")
+    right = checksummed(text)
+    is_mixed = text[2:] not in (text[2:].lower(), text[2:].upper())
+    if is_mixed and text != right:
+        raise ValueError(f"the checksum of {text} is wrong: a digit may be mistyped; with these digits it is {right}")
+    return right
 
 
 def send_from_faucet(record: DevnetRecord, address: str, amount: int) -> str:
@@ -243,7 +262,7 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
         "is_up": record.is_up,
         "why": record.why,
         "chain_id": record.chain_id,
-        "rpc_url": record.rpc_url,
+        "rpc_urls": list(record.rpc_urls),
         "height": None,
         "storage_urls": list(record.storage_urls),
         "processes": [{"name": one.name, "pid": one.id.pid, "is_alive": is_alive(one.id)} for one in record.processes],
@@ -266,7 +285,7 @@ def print_status(facts: dict[str, Any]) -> None:
         table.add_row(one["name"], str(one["pid"]), "yes" if one["is_alive"] else "NO")
     console = Console()
     console.print(table)
-    console.print(f"JSON-RPC {facts['rpc_url']}  block {facts['height']}  chain {facts['chain_id']}")
+    console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height']}  chain {facts['chain_id']}")
     if facts["why"]:
         console.print(facts["why"])
 
@@ -277,7 +296,7 @@ def print_ready(record: DevnetRecord) -> None:
     faucet = address_of(load_key(Path(record.faucet_key)))
     print(
         f"devnet {record.chain_id} is up\n"
-        f"  JSON-RPC and page  {record.rpc_url}\n"
+        f"  JSON-RPC and page  {' '.join(record.rpc_urls)}\n"
         f"  storage nodes      {' '.join(record.storage_urls)}\n"
         f"  money              localnet fund 0x... --home {home}   (faucet {faucet})\n"
         f"  logs               {home}/logs\n"
@@ -293,8 +312,12 @@ def fail(message: str) -> NoReturn:
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line; an expected failure is a few readable lines and exit code 1."""
+    try:
+        app()
+    except LocalnetError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

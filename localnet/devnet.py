@@ -103,7 +103,7 @@ class Devnet:
             supervisor=get_own_id(),
             processes=(),
             chain_id="",
-            rpc_url="",
+            rpc_urls=(),
             storage_urls=(),
             faucet_key=str(self.home / "faucet.key"),
         )
@@ -117,7 +117,7 @@ class Devnet:
         operators = self._provide_keys()
         chain_id = self._provide_genesis(operators)
         self._update(chain_id=chain_id)
-        self._start_validator()
+        self._start_validators()
         self._fund_operators()
         self._start_storage()
         self._update(phase=Phase.READY)
@@ -154,13 +154,15 @@ class Devnet:
         chain_id = f"archipelago-{secrets.token_hex(4)}"
         alloc = build_alloc(address_of(load_key(self.home / "faucet.key")), operators)
         (self.home / "alloc.json").write_text(json.dumps(alloc, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(self.home / "validator-0", ignore_errors=True)
+        for path in self.home.glob("validator-*"):
+            shutil.rmtree(path)
+        num_validators = self.config.num_validators
+        where = ["init", "--home", str(self.home / "validator-0")]
+        if num_validators > 1:
+            where = ["testnet", "--home", str(self.home), "--validators", str(num_validators)]
         self._commands.run(
             "chain-init",
-            [
-                *(get_command("chain-node"), "init", "--home", str(self.home / "validator-0")),
-                *("--chain-id", chain_id, "--alloc", str(self.home / "alloc.json")),
-            ],
+            [get_command("chain-node"), *where, "--chain-id", chain_id, "--alloc", str(self.home / "alloc.json")],
             step="write the genesis (chain-node init)",
             deadline_seconds=INIT_DEADLINE_SECONDS,
             next_step="read the log below; localnet up --reset starts from nothing",
@@ -169,19 +171,30 @@ class Devnet:
         marker.write_text(chain_id + "\n", encoding="utf-8")
         return chain_id
 
-    def _start_validator(self) -> None:
-        port = self._choose_port(self.config.rpc_port)
-        url = f"http://{self.config.public_host}:{port}"
-        self._update(rpc_url=url)
-        self._say(f"chain {self.record.chain_id}: starting one validator, JSON-RPC at {url}")
-        command = [get_command("chain-node"), "start", "--home", str(self.home / "validator-0")]
-        command += ["--rpc-listen", f"{self.config.host}:{port}"]
-        validator = self._supervisor.start("validator-0", command, stage=Stage.CHAIN)
+    def _start_validators(self) -> None:
+        homes = sorted(self.home.glob("validator-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        if len(homes) != self.config.num_validators:
+            raise LocalnetError(
+                f"the chain in {self.home} has {len(homes)} validators, expected {self.config.num_validators}: "
+                "--reset starts a new one"
+            )
+        urls, validators = [], []
+        for index, home in enumerate(homes):
+            port = self._choose_port(self.config.rpc_port + index)
+            urls.append(f"http://{self.config.public_host}:{port}")
+            command = [get_command("chain-node"), "start", "--home", str(home)]
+            command += ["--rpc-listen", f"{self.config.host}:{port}"]
+            validators.append(self._supervisor.start(home.name, command, stage=Stage.CHAIN))
+        self._say(
+            f"chain {self.record.chain_id}: starting {_count(len(homes), 'validator')}, JSON-RPC at {', '.join(urls)}"
+        )
+        self._update(rpc_urls=tuple(urls))
         self._note_processes()
-        client = ChainClient([url])
+        client = ChainClient(urls)
 
         def has_blocks() -> bool:
-            validator.check()
+            for validator in validators:
+                validator.check()
             try:
                 return client.height() >= 1
             except BindingError:
@@ -192,7 +205,7 @@ class Devnet:
 
     def _fund_operators(self) -> None:
         """Give money to operators that genesis did not know: a devnet that goes on with more nodes."""
-        client = ChainClient([self.record.rpc_url])
+        client = ChainClient(self.record.rpc_urls)
         operators = [address_of(load_key(self._operator_key(index))) for index in range(self.config.num_storage)]
         poor = [operator for operator in operators if client.balance(operator) == 0]
         if poor:
@@ -209,15 +222,16 @@ class Devnet:
             port = self._choose_port(FIRST_STORAGE_PORT + index)
             url = f"http://{self.config.public_host}:{port}"
             command = [get_command("storage-node"), "start", "--home", str(self.home / f"storage-{index}")]
-            command += ["--chain", self.record.rpc_url, "--listen", f"{self.config.host}:{port}"]
+            command += [part for chain in self.record.rpc_urls for part in ("--chain", chain)]
+            command += ["--listen", f"{self.config.host}:{port}"]
             command += ["--advertise", url, "--capacity", self.config.capacity]
             command += ["--key-file", str(self._operator_key(index))]
             self._storage.append(self._supervisor.start(f"storage-{index}", command, stage=Stage.STORAGE))
             urls.append(url)
-        self._say(f"starting {len(urls)} storage nodes at {', '.join(urls)}")
+        self._say(f"starting {_count(len(urls), 'storage node')} at {', '.join(urls)}")
         self._update(storage_urls=tuple(urls))
         self._note_processes()
-        client = ChainClient([self.record.rpc_url])
+        client = ChainClient(self.record.rpc_urls)
         seats = 0
 
         def has_seats() -> bool:
@@ -263,6 +277,10 @@ def find_running(home: Path) -> DevnetRecord | None:
         return None
     record = load_record(home)
     return record if record.is_up else None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _provide_key(path: Path) -> bytes:

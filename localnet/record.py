@@ -54,14 +54,19 @@ class DevnetRecord:
     """Those it started itself; theirs are found as descendants."""
     chain_id: str
     """CometBFT's chain id, new at each reset."""
-    rpc_url: str
-    """JSON-RPC and the page."""
+    rpc_urls: tuple[str, ...]
+    """JSON-RPC and the page, one a validator."""
     storage_urls: tuple[str, ...]
     """One a storage node."""
     faucet_key: str
     """Path of the faucet's key file."""
     why: str = ""
     """Phase FAILED: the reason."""
+
+    @property
+    def rpc_url(self) -> str:
+        """The first validator's URL; empty before it is chosen."""
+        return self.rpc_urls[0] if self.rpc_urls else ""
 
     @property
     def is_up(self) -> bool:
@@ -97,7 +102,7 @@ def load_record(home: Path) -> DevnetRecord:
             supervisor=ProcessId(**raw["supervisor"]),
             processes=tuple(NamedProcess(name=one["name"], id=ProcessId(**one["id"])) for one in raw["processes"]),
             chain_id=raw["chain_id"],
-            rpc_url=raw["rpc_url"],
+            rpc_urls=tuple(raw["rpc_urls"]),
             storage_urls=tuple(raw["storage_urls"]),
             faucet_key=raw["faucet_key"],
             why=raw["why"],

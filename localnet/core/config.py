@@ -1,7 +1,7 @@
 """What a devnet consists of, and where its files lie.
 
-Layout of a home:  devnet.json (what is up), faucet.key, operators/node-I.key, alloc.json, validator-0/
-(chain-node's home), storage-I/ (a storage node's home), logs/NAME.log.
+Layout of a home:  devnet.json (what is up), faucet.key, operators/node-I.key, alloc.json, validator-I/
+(chain-node's homes), storage-I/ (a storage node's home), logs/NAME.log.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ RPC_PORT = 8545
 """The port that wallets and tools expect of an Ethereum node."""
 FIRST_STORAGE_PORT = 9100
 """Storage node I listens on this plus I, where that is free."""
+MOST_VALIDATORS = 16
+"""Each is three processes: more than a machine for trying things out should carry."""
 MOST_STORAGE_NODES = 64
 """Seats of a committee (DESIGN 5)."""
 WEI_PER_TOKEN = 10**18
@@ -40,7 +42,7 @@ class DevnetConfig:
     rpc_port: int = RPC_PORT
     """Wish; the next free port is taken where it is busy."""
     num_validators: int = 1
-    """Validators; more than one needs `chain-node testnet`."""
+    """Validators, 1..16, each with its own JSON-RPC."""
     num_storage: int = 4
     """Storage nodes, 1..64; below 4 no lying node is survived."""
     capacity: str = "2GB"
@@ -48,8 +50,8 @@ class DevnetConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming field and value."""
-        if self.num_validators != 1:
-            raise ValueError(f"num_validators is {self.num_validators}, expected 1: more are not supported yet")
+        if not 1 <= self.num_validators <= MOST_VALIDATORS:
+            raise ValueError(f"num_validators is {self.num_validators}, expected 1..{MOST_VALIDATORS}")
         if not 1 <= self.num_storage <= MOST_STORAGE_NODES:
             raise ValueError(f"num_storage is {self.num_storage}, expected 1..{MOST_STORAGE_NODES}")
         if not 0 < self.rpc_port < 65536:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_SECONDS = 120.0
 STOP_SECONDS = 15.0
-BENEFICIARY = "0x" + "Ab" * 20
+BENEFICIARY = "0x" + "ab" * 20
 
 
 def run_localnet(*arguments: str, code: int = 0) -> str:
@@ -75,12 +75,12 @@ def devnet(home: Path) -> dict[str, Any]:
         holder.listen()
         busy = holder.getsockname()[1]
         record = json.loads(run_localnet("up", "--detach", "--json", "--home", str(home), "--rpc-port", str(busy)))
-    assert record["rpc_url"] != f"http://127.0.0.1:{busy}"
+    assert record["rpc_urls"][0] != f"http://127.0.0.1:{busy}"
     return record
 
 
 def test_devnet_makes_blocks_and_has_four_seats(devnet: dict[str, Any]) -> None:
-    client = ChainClient([devnet["rpc_url"]])
+    client = ChainClient([devnet["rpc_urls"][0]])
     assert client.height() >= 1
     seats = client.storage.committee(client.storage.epoch())
     assert {seat.url for seat in seats} == set(devnet["storage_urls"])
@@ -102,7 +102,7 @@ def test_status_shows_every_process(devnet: dict[str, Any], home: Path) -> None:
 
 def test_fund_sends_from_the_faucet(devnet: dict[str, Any], home: Path) -> None:
     run_localnet("fund", BENEFICIARY, "--tokens", "1.5", "--home", str(home))
-    client = ChainClient([devnet["rpc_url"]])
+    client = ChainClient([devnet["rpc_urls"][0]])
     assert client.balance(BENEFICIARY) == 15 * 10**17
     client.close()
 
@@ -120,7 +120,7 @@ def test_invalid_second_up_in_the_same_home_names_the_first(devnet: dict[str, An
 
 
 def test_down_leaves_no_process_and_the_chain_goes_on_next_time(devnet: dict[str, Any], home: Path) -> None:
-    client = ChainClient([devnet["rpc_url"]])
+    client = ChainClient([devnet["rpc_urls"][0]])
     height = client.height()
     client.close()
     began = time.monotonic()
@@ -130,7 +130,7 @@ def test_down_leaves_no_process_and_the_chain_goes_on_next_time(devnet: dict[str
     assert run_localnet("down", "--home", str(home)).startswith("nothing was up")
     again = json.loads(run_localnet("up", "--detach", "--json", "--home", str(home)))
     assert again["chain_id"] == devnet["chain_id"]
-    client = ChainClient([again["rpc_url"]])
+    client = ChainClient([again["rpc_urls"][0]])
     assert client.height() >= height
     client.close()
     run_localnet("down", "--home", str(home))
@@ -211,3 +211,18 @@ def _wait_for_moment(home: Path, process: subprocess.Popen[str], moment: str) ->
         time.sleep(0.02)
     process.kill()
     raise AssertionError(f"never came to {moment}: {process.communicate()}")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"), [("0x12", "40 hex digits"), ("0x" + "Ab" * 20, "checksum of"), ("bob", "40 hex digits")]
+)
+def test_invalid_address_is_refused_with_the_next_step(address: str, words: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "localnet.cli", "fund", address, "--home", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert words in done.stderr

@@ -27,7 +27,7 @@ def record(tmp_path: Path) -> DevnetRecord:
         supervisor=get_own_id(),
         processes=(NamedProcess(name="validator-0", id=get_own_id()),),
         chain_id="archipelago-00000001",
-        rpc_url="http://127.0.0.1:8545",
+        rpc_urls=("http://127.0.0.1:8545",),
         storage_urls=("http://127.0.0.1:9100",),
         faucet_key=str(tmp_path / "faucet.key"),
     )
