@@ -46,7 +46,10 @@ def write_report(name: str, rows: Sequence[Row]) -> Path:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps([_as_dict(row) for row in rows], indent=2) + "\n")
-    Console().print(_make_table(name, rows))
+    console = Console()
+    console.print(_make_table(name, rows))
+    for row in rows:
+        console.print(f"{row.name} / {row.peer}: {row.conditions}", highlight=False, markup=False, soft_wrap=True)
     return path
 
 
@@ -64,16 +67,9 @@ def _as_dict(row: Row) -> dict[str, object]:
 
 def _make_table(name: str, rows: Sequence[Row]) -> Table:
     table = Table(title=f"benchmark {name}")
-    for heading in ("name", "value", "unit", "peer", "peer value", "ratio", "conditions"):
-        table.add_column(heading, justify="right" if heading in {"value", "peer value", "ratio"} else "left")
+    for heading in ("name", "value", "unit", "peer", "peer value", "ratio"):
+        is_number = heading in {"value", "peer value", "ratio"}
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=heading == "name")
     for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.value:,.4g}",
-            row.unit,
-            row.peer,
-            f"{row.peer_value:,.4g}",
-            f"{row.ratio:.3g}",
-            row.conditions,
-        )
+        table.add_row(row.name, f"{row.value:,.4g}", row.unit, row.peer, f"{row.peer_value:,.4g}", f"{row.ratio:,.3g}")
     return table

@@ -50,6 +50,9 @@ LOOK_SECONDS = 0.2
 MAX_CONNECTIONS = 256
 """Four for each of 64 seats."""
 
+READ_BUFFER_BYTES = 1 << 20
+"""Bytes taken from a socket before the reader must catch up; k fetches hold k of these."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -284,6 +287,7 @@ class AsyncBlobClient:
                 timeout=aiohttp.ClientTimeout(total=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
+                read_bufsize=READ_BUFFER_BYTES,
             )
         return self._session
 

@@ -83,11 +83,19 @@ def decode_blob(header: BlobHeader, shards: Mapping[int, Buffer], *, kernel: Ker
     """
     kernel = kernel or get_kernel()
     chosen = _choose_shards(header, shards)
-    data = bytearray(header.size_bytes)
-    is_padded_with_zeros = _recover_data(header, chosen, data, kernel)
-    if not is_padded_with_zeros or not _has_all_roots(header, data, frozenset(chosen), kernel):
+    check = _RootCheck(header, frozenset(chosen), kernel)
+    parts: list[memoryview] = []
+    is_padded_with_zeros = True
+    for span in iterate_stripes(header.size_bytes, header.num_data):
+        pieces = _recover_stripe(header, chosen, span, kernel)
+        check.update(pieces)
+        for index, piece in enumerate(pieces):
+            num_bytes = max(0, min(span.piece_bytes, span.stop - span.start - index * span.piece_bytes))
+            parts.append(piece[:num_bytes])
+            is_padded_with_zeros = is_padded_with_zeros and not any(piece[num_bytes:])
+    if not is_padded_with_zeros or not check.finish():
         raise InconsistentBlob(blob=compute_blob_id(header))
-    return bytes(data)
+    return b"".join(parts)
 
 
 def recover_shards(
@@ -150,50 +158,46 @@ def _choose_shards(header: BlobHeader, shards: Mapping[int, Buffer]) -> dict[int
     return {index: memoryview(shards[index]) for index in chosen}
 
 
-def _recover_data(header: BlobHeader, shards: Mapping[int, memoryview], data: bytearray, kernel: Kernel) -> bool:
-    """Fill ``data`` and tell whether all padding was zero."""
+def _recover_stripe(
+    header: BlobHeader, shards: Mapping[int, memoryview], span: StripeSpan, kernel: Kernel
+) -> list[memoryview]:
+    """Return the k data pieces of a stripe: views where the shard is there, new memory where it is not."""
     present = tuple(sorted(shards))
     missing = tuple(index for index in range(header.num_data) if index not in shards)
     rows = compute_recovery_rows(header.num_data, header.num_shards, present, missing)
-    view = memoryview(data)
-    is_padded_with_zeros = True
-    for span in iterate_stripes(header.size_bytes, header.num_data):
-        stripe = view[span.start : span.stop]
-        pieces = {i: shards[i][span.piece_start : span.piece_start + span.piece_bytes] for i in present}
-        targets = {i: stripe[i * span.piece_bytes : (i + 1) * span.piece_bytes] for i in range(header.num_data)}
-        whole = {
-            i: t if len(t) == span.piece_bytes else memoryview(bytearray(span.piece_bytes))
-            for i, t in targets.items()
-            if i in missing
-        }
-        kernel.multiply(rows, [pieces[i] for i in present], [whole[i] for i in missing])
-        for index, target in targets.items():
-            source = whole[index] if index in whole else pieces[index]
-            if source is not target:
-                target[:] = source[: len(target)]
-            if any(source[len(target) :]):
-                is_padded_with_zeros = False
-    return is_padded_with_zeros
+    pieces = {i: shards[i][span.piece_start : span.piece_start + span.piece_bytes] for i in present}
+    made = {i: memoryview(bytearray(span.piece_bytes)) for i in missing}
+    kernel.multiply(rows, [pieces[i] for i in present], [made[i] for i in missing])
+    return [made[i] if i in made else pieces[i] for i in range(header.num_data)]
 
 
-def _has_all_roots(header: BlobHeader, data: bytearray, verified: frozenset[int], kernel: Kernel) -> bool:
-    """Tell whether the shards not yet ``verified`` have the header's roots when made from ``data``.
+class _RootCheck:
+    """Compares the roots of all shards not yet verified with the header's, stripe by stripe.
 
     Parity is made and hashed in small blocks and never kept, so nothing of it leaves the cache.
     """
-    doubtful = [index for index in range(header.num_shards) if index not in verified]
-    builders = {index: RootBuilder(leaf_bytes=header.leaf_bytes) for index in doubtful}
-    parity = [index for index in doubtful if index >= header.num_data]
-    all_rows = compute_parity_rows(header.num_data, header.num_shards)
-    rows = tuple(all_rows[index - header.num_data] for index in parity)
-    scratch = [memoryview(bytearray(CHECK_BLOCK_BYTES)) for _ in parity]
-    for span in iterate_stripes(len(data), header.num_data):
-        pieces = _cut_stripe(memoryview(data), span, header.num_data)
-        for start in range(0, span.piece_bytes, CHECK_BLOCK_BYTES):
+
+    def __init__(self, header: BlobHeader, verified: frozenset[int], kernel: Kernel) -> None:
+        self._header = header
+        self._kernel = kernel
+        doubtful = [index for index in range(header.num_shards) if index not in verified]
+        self._builders = {index: RootBuilder(leaf_bytes=header.leaf_bytes) for index in doubtful}
+        self._parity = [index for index in doubtful if index >= header.num_data]
+        all_rows = compute_parity_rows(header.num_data, header.num_shards)
+        self._rows = tuple(all_rows[index - header.num_data] for index in self._parity)
+        self._scratch = [memoryview(bytearray(CHECK_BLOCK_BYTES)) for _ in self._parity]
+
+    def update(self, pieces: Sequence[memoryview]) -> None:
+        """Take the k data pieces of the next stripe."""
+        for start in range(0, len(pieces[0]), CHECK_BLOCK_BYTES):
             block = [piece[start : start + CHECK_BLOCK_BYTES] for piece in pieces]
-            made = [buffer[: len(block[0])] for buffer in scratch]
-            kernel.multiply(rows, block, made)
-            by_index = dict(enumerate(block)) | dict(zip(parity, made, strict=True))
-            for index, builder in builders.items():
+            made = [buffer[: len(block[0])] for buffer in self._scratch]
+            self._kernel.multiply(self._rows, block, made)
+            by_index = dict(enumerate(block)) | dict(zip(self._parity, made, strict=True))
+            for index, builder in self._builders.items():
                 builder.update(by_index[index])
-    return all(builder.finish() == header.shard_roots[index] for index, builder in builders.items())
+
+    def finish(self) -> bool:
+        """Tell whether all roots agree."""
+        roots = self._header.shard_roots
+        return all(builder.finish() == roots[index] for index, builder in self._builders.items())
