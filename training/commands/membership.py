@@ -16,6 +16,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Sender
 from training.commands.options import (
+    DEFAULT_CHAINS,
     ChainOption,
     DataOption,
     DeviceOption,

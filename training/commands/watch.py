@@ -108,7 +108,8 @@ def render_look(look: dict[str, Any]) -> Group:
         Text(f"held-out loss of the agreed weights: {curve}"),
         Text(
             f"settled {info.num_settled} of {info.num_rounds_total}   "
-            f"members {info.num_eligible} of {info.num_members}   checkpoint {info.certified_version}   escrow {format_amount(info.escrow)}   "
+            f"members {info.num_eligible} of {info.num_members}   checkpoint {info.certified_version}   "
+            f"escrow {format_amount(info.escrow)}   "
             f"paid {format_amount(info.paid_rewards)} rewards, {format_amount(info.paid_storage)} storage"
         ),
     )
