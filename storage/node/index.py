@@ -36,6 +36,9 @@ DEFAULT_MAP_BYTES = 1 << 30
 DELETE_HEADROOM_BYTES = 1 << 20
 """Bytes by which a full map grows so that a deletion, which copies pages first, always works."""
 
+PAGE_RECORDS = 1024
+"""Records copied out in one read transaction while all are walked through."""
+
 _USED = b"used_bytes"
 _SHARDS = b"num_shards"
 
@@ -160,7 +163,7 @@ class Index:
             page: list[tuple[bytes, bytes]] = []
             with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
                 found = cursor.set_range(start) if start else cursor.first()
-                while found and len(page) < 1024:
+                while found and len(page) < PAGE_RECORDS:
                     page.append((bytes(cursor.key()), bytes(cursor.value())))
                     found = cursor.next()
             for key, value in page:
@@ -170,7 +173,7 @@ class Index:
                 except MalformedRecord:
                     record = None
                 yield blob, shard, record
-            if len(page) < 1024:
+            if len(page) < PAGE_RECORDS:
                 return
             start = page[-1][0] + b"\x00"
 

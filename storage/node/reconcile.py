@@ -7,7 +7,7 @@ Nothing is deleted because the index lacks it; what proves nothing goes to quara
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from da.core.blob import BlobHeader, compute_blob_id, decode_header
@@ -43,6 +43,13 @@ class Reconciliation:
     """Whether the counters were those of the records."""
     lost_blobs: list[str] = field(default_factory=list)
     """Hex ids of lost blobs, the first 20."""
+
+    def get_findings(self) -> dict[str, int | bool | list[str]]:
+        """Return what is worth a line in the log: everything that is not as after an orderly stop."""
+        values = asdict(self)
+        are_right = values.pop("are_counters_right")
+        found = {name: value for name, value in values.items() if value}
+        return found if are_right else {**found, "are_counters_right": False}
 
 
 def reconcile(engine: StoreEngine) -> Reconciliation:

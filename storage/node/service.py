@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -302,6 +302,6 @@ def _get_url(runner: web.AppRunner, host: str) -> str:
 
 
 def _log_findings(found: Reconciliation) -> None:
-    values = {name: value for name, value in asdict(found).items() if value not in (0, True, [])}
+    values = found.get_findings()
     if values:
         log.warning("disk and index brought to agree: %s", values)

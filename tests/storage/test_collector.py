@@ -1,0 +1,171 @@
+"""The collector: by height and by the chain's word only; an error deletes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from da.core.types import Height, ShardIndex, Tier
+from storage.core.errors import ChainUnreachable, UnknownShard
+from storage.core.expiry import GRACE_BLOCKS, PINNED, RECHECK_BLOCKS
+from storage.node import collector as collector_module
+from storage.node.collector import collect
+from storage.node.engine import StoreEngine
+from storage.node.reconcile import reconcile
+
+Open = Callable[..., StoreEngine]
+SEAT = ShardIndex(0)
+LATE = 1_000 + GRACE_BLOCKS
+
+
+@pytest.fixture
+def engine(open_engine: Open) -> StoreEngine:
+    return open_engine()
+
+
+def test_nothing_is_asked_before_its_time(engine: StoreEngine, keep: Any, make_shard: Any, chain: Any) -> None:
+    keep(engine, make_shard(b"x", expiry=1_000))
+    assert collect(engine, chain, Height(LATE - 1)) == 0
+    assert chain.asked == []
+
+
+def test_expired_shards_leave_no_file_behind(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any, get_files: Any, tmp_path: Path
+) -> None:
+    """Case 74: files, records, counters and due entries all go."""
+    for number in range(20):
+        keep(engine, make_shard(os.urandom(500), expiry=1_000 + number, tier=Tier.TEMPORARY))
+    assert collect(engine, chain, Height(LATE + 9)) == 10
+    assert len(get_files(tmp_path / "home")) == 20
+    assert collect(engine, chain, Height(LATE + 19)) == 10
+    assert get_files(tmp_path / "home") == {}
+    assert engine.get_quota().used_bytes == 0
+    assert engine.index.get_due(Height(2**63), limit=10) == []
+
+
+def test_a_chain_that_does_not_answer_deletes_nothing(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 67, also when the error comes in the middle of the batches."""
+    for _ in range(5):
+        keep(engine, make_shard(os.urandom(100), expiry=1_000))
+    chain.is_down = True
+    with pytest.raises(ChainUnreachable):
+        collect(engine, chain, Height(LATE))
+    chain.is_down = False
+    monkeypatch.setattr("storage.core.expiry.MAX_ASKED", 2)
+    answer = chain.get_release_heights
+
+    def fail_later(blobs: Any) -> Any:
+        if len(chain.asked) == 1:
+            raise ChainUnreachable("cut")
+        return answer(blobs)
+
+    monkeypatch.setattr(chain, "get_release_heights", fail_later)
+    with pytest.raises(ChainUnreachable):
+        collect(engine, chain, Height(LATE))
+    assert engine.index.get_totals().num_shards == 5
+
+
+def test_an_answer_of_the_wrong_length_deletes_nothing(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        keep(engine, make_shard(os.urandom(100), expiry=1_000))
+    monkeypatch.setattr(chain, "get_release_heights", lambda blobs: (0,))
+    with pytest.raises(ValueError, match="zip"):
+        collect(engine, chain, Height(LATE))
+    assert engine.index.get_totals().num_shards == 3
+
+
+def test_pinned_shards_stay_until_the_chain_lets_go(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any
+) -> None:
+    shard = make_shard(b"newest checkpoint", expiry=1_000)
+    keep(engine, shard)
+    chain.releases[shard.offer.blob] = PINNED
+    assert collect(engine, chain, Height(50_000)) == 0
+    assert collect(engine, chain, Height(50_001)) == 0
+    assert len(chain.asked) == 1, "a pinned shard is not asked about at every sweep"
+    chain.releases[shard.offer.blob] = 50_050
+    assert collect(engine, chain, Height(50_000 + RECHECK_BLOCKS)) == 1
+    with pytest.raises(UnknownShard):
+        engine.get_record(shard.offer.blob, SEAT)
+
+
+def test_a_shard_promised_anew_in_the_meantime_stays(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any, with_terms: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = make_shard(b"x", expiry=1_000)
+    keep(engine, shard)
+    answer = chain.get_release_heights
+
+    def renew_meanwhile(blobs: Any) -> Any:
+        assert engine.renew(with_terms(shard, expiry=Height(9_000)).offer)
+        return answer(blobs)
+
+    monkeypatch.setattr(chain, "get_release_heights", renew_meanwhile)
+    assert collect(engine, chain, Height(LATE)) == 0
+    assert engine.get_record(shard.offer.blob, SEAT).expiry == 9_000
+
+
+def test_one_bad_record_does_not_stop_the_others(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 61: a truncated record, and a file that can't be deleted."""
+    shards = [make_shard(os.urandom(100), expiry=1_000) for _ in range(5)]
+    for shard in shards:
+        keep(engine, shard)
+    index = engine.index
+    with index._env.begin(write=True) as txn:
+        txn.put(shards[0].offer.blob + b"\0\0", b"cut", db=index._shards)
+    stuck = shards[1].offer.blob
+    delete = engine.disk.delete
+
+    def fail_for_one(blob: Any, seat: Any) -> None:
+        if blob == stuck:
+            raise PermissionError("read-only")
+        delete(blob, seat)
+
+    monkeypatch.setattr(engine.disk, "delete", fail_for_one)
+    assert collect(engine, chain, Height(LATE)) == 3
+    monkeypatch.undo()
+    assert collect(engine, chain, Height(LATE + RECHECK_BLOCKS)) == 1
+    reconcile(engine)
+    assert engine.index.get(shards[0].offer.blob, SEAT) is not None, "its file proved itself again"
+    assert collect(engine, chain, Height(LATE + RECHECK_BLOCKS)) == 1
+    assert engine.get_quota().used_bytes == 0
+
+
+def test_more_than_one_sweep_can_hold(
+    engine: StoreEngine, keep: Any, make_shard: Any, chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector_module, "SWEEP_SHARDS", 4)
+    for number in range(10):
+        shard = make_shard(os.urandom(100), expiry=1_000 + number)
+        keep(engine, shard)
+        chain.releases[shard.offer.blob] = PINNED if number < 6 else 0
+    counts = [collect(engine, chain, Height(LATE + 20)) for _ in range(3)]
+    assert sum(counts) == 4, "pinned ones do not stand in the way of those behind them"
+
+
+def test_expired_shards_do_not_come_back_after_downtime(
+    open_engine: Open, keep: Any, make_shard: Any, chain: Any, tmp_path: Path
+) -> None:
+    """Case 53: after a long stop, even with the index lost, the first sweep deletes them."""
+    engine, shard = open_engine(), make_shard(b"x", expiry=1_000)
+    keep(engine, shard)
+    engine.index.delete(shard.offer.blob, SEAT)
+    engine = open_engine()
+    assert reconcile(engine).reindexed == 1
+    assert collect(engine, chain, Height(1_000_000)) == 1
+    assert count_shards(open_engine()) == 0
+
+
+def count_shards(engine: StoreEngine) -> int:
+    reconcile(engine)
+    return engine.index.get_totals().num_shards
