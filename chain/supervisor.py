@@ -140,6 +140,7 @@ class Supervisor:
         self._rpc: Child | None = None
         self._restarts: dict[str, list[float]] = {"consensus": [], "rpc": []}
         self._fault = plan.fault
+        self._is_ready = False
         self._core_url = ""
         self._addresses: Addresses | None = None
         self._socket_directory: tempfile.TemporaryDirectory[str] | None = None
@@ -153,15 +154,16 @@ class Supervisor:
 
         ``announce`` is called once, when blocks are made and JSON-RPC was started.
         """
+        is_announced = False
         try:
             self._start_consensus()
-            self._start_rpc()
-            if not self._stopping.is_set():
-                listening = self._describe()
-                save_listening(self._plan.home, listening)
-                announce(listening)
             while not self._stopping.wait(POLL_SECONDS):
                 self._restart_what_ended()
+                if self._is_ready and not is_announced:
+                    self._start_rpc()
+                    save_listening(self._plan.home, self._describe())
+                    announce(self._describe())
+                    is_announced = True
         finally:
             self._stop_all()
 
@@ -171,6 +173,8 @@ class Supervisor:
 
     def _start_consensus(self) -> None:
         home = self._plan.home
+        self._is_ready = False
+        self._core = None
         check_agreement(home)
         if self._addresses is None:
             self._addresses = _choose_addresses(home)
@@ -182,49 +186,48 @@ class Supervisor:
             command += ["--fault", self._fault]
             self._fault = ""
         self._app = Child("abci", command, home / "logs" / "abci.log")
-        self._wait(self._app, lambda: _is_listening(socket_path), APP_DEADLINE_SECONDS)
-        if self._stopping.is_set():
+        if not self._wait(self._app, lambda: _is_listening(socket_path), APP_DEADLINE_SECONDS):
             return
         command = [str(self._plan.cometbft), "start", "--home", str(home), "--proxy_app", f"unix://{socket_path}"]
         command += ["--rpc.laddr", f"tcp://{addresses.rpc}", "--p2p.laddr", f"tcp://{addresses.p2p}"]
         self._core = Child("cometbft", command, home / "logs" / "cometbft.log")
-        self._wait(self._core, lambda: fetch_status(self._core_url) is not None, CORE_DEADLINE_SECONDS)
+        self._is_ready = self._wait(self._core, lambda: fetch_status(self._core_url) is not None, CORE_DEADLINE_SECONDS)
 
     def _start_rpc(self) -> None:
-        if not self._plan.rpc_port or self._stopping.is_set():
-            return
         plan = self._plan
+        if not plan.rpc_port:
+            return
         command = [sys.executable, "-m", "chain.cli", "rpc", "--home", str(plan.home)]
         command += ["--cometbft-url", self._core_url, "--listen", f"{plan.rpc_host}:{plan.rpc_port}"]
         self._rpc = Child("rpc", command, plan.home / "logs" / "rpc.log")
 
-    def _wait(self, child: Child, is_ready: Callable[[], bool], seconds: float) -> None:
-        """Wait for a child to be ready; a child that ends before is handled like one that ends later."""
+    def _wait(self, child: Child, is_ready: Callable[[], bool], seconds: float) -> bool:
+        """Wait for a child to be ready; False when it ended, or the supervisor should."""
         deadline = time.monotonic() + seconds
         while not is_ready():
             if child.exit_code is not None or self._stopping.wait(POLL_SECONDS):
-                return
+                return False
             if time.monotonic() > deadline:
                 raise ChildFailed(child.name, f"wasn't ready after {seconds:.0f} s", child.log_path)
+        return True
 
     def _restart_what_ended(self) -> None:
-        for child in (self._core, self._app):
-            if child is None or child.exit_code is not None:
-                self._restart_consensus()
-                return
+        ended = [child for child in (self._app, self._core) if child is not None and child.exit_code is not None]
+        if ended:
+            self._restart_consensus(ended[0])
+            return
         if self._rpc is not None and self._rpc.exit_code is not None:
             self._count_restart("rpc", self._rpc)
             self._start_rpc()
 
-    def _restart_consensus(self) -> None:
-        ended = [child for child in (self._app, self._core) if child is not None and child.exit_code is not None]
+    def _restart_consensus(self, ended: Child) -> None:
         core = self._core
         for child in (self._core, self._app):
             if child is not None:
                 child.stop()
         if core is not None:
             _check_app_ahead(core, self._plan.home)
-        self._count_restart("consensus", ended[0])
+        self._count_restart("consensus", ended)
         self._start_consensus()
 
     def _count_restart(self, what: str, child: Child) -> None:
