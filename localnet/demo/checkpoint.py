@@ -79,7 +79,7 @@ def pull_and_check(
             "generate",
             [
                 *(get_command("trainer"), "generate", str(out), "--prompt", OWN_DATA_PROMPT if data else PROMPT),
-                *("--bytes", str(NUM_BYTES), "--json"),
+                *("--length", str(NUM_BYTES), "--json"),
             ],
             step="let the model write (trainer generate)",
             deadline_seconds=DEADLINE_SECONDS,

@@ -48,6 +48,8 @@ STALL_SECONDS = 120.0
 """A run in which no round settles for so long is given up; a round's own timers take about 60 s at most."""
 SOLO_DEADLINE_SECONDS = 300.0
 """What is left of the comparison when the run has ended."""
+LAST_WORDS_SECONDS = 30.0
+"""From the last round's settlement to its certified checkpoint and recorded loss: a few seconds."""
 POLL_SECONDS = 0.7
 """How often the table is refreshed."""
 
@@ -194,6 +196,8 @@ class Demo:
             [
                 *(get_command("trainer"), "run", "create", str(recipe), "--chain", record.rpc_url),
                 *("--key-file", str(keys / "owner.key"), "--escrow", str(wanted.ESCROW_TOKENS), "--json"),
+                *("--reward", wanted.REWARD_TOKENS),
+                *(part for worker in workers for part in ("--allow", worker.address)),
             ],
             step="create the run (trainer run create)",
             deadline_seconds=COMMAND_DEADLINE_SECONDS,
@@ -257,7 +261,7 @@ class Demo:
                         display.note(f"worker {victim.name} is back by itself: its update of round {counted} counted")
             display.note(f"all {snapshot.num_rounds_total} rounds have settled; the run is FINISHED")
             seconds = time.monotonic() - began
-            self._wait_for_last_loss(client, snapshot)
+            self._wait_for_last_words(client, snapshot)
             final = facts.collect()
             display.show(final)
         if not self._console.is_terminal:
@@ -296,14 +300,17 @@ class Demo:
                     f"worker {worker.name}", code or 0, str(worker.child.log), read_tail(worker.child.log)
                 )
 
-    def _wait_for_last_loss(self, client: ChainClient, snapshot: Snapshot) -> None:
-        """Give the members a moment to record the loss of the last version."""
+    def _wait_for_last_words(self, client: ChainClient, snapshot: Snapshot) -> None:
+        """Give the members a moment to store the last checkpoint and to record its loss."""
 
         def is_recorded() -> bool:
-            return any(one.version == snapshot.num_rounds_total for one in get_evaluations(client, RUN))
+            has_loss = any(one.version == snapshot.num_rounds_total for one in get_evaluations(client, RUN))
+            return has_loss and client.training.run(RUN).certified_version == snapshot.num_rounds_total
 
         with contextlib.suppress(NotReadyInTime):
-            self._stop.wait_until(is_recorded, "the last loss", deadline_seconds=15, poll_seconds=0.3)
+            self._stop.wait_until(
+                is_recorded, "the last checkpoint", deadline_seconds=LAST_WORDS_SECONDS, poll_seconds=0.3
+            )
 
     def _let_end(self, worker: Worker) -> None:
         """A worker of a finished run ends by itself; one that does not is asked to."""

@@ -15,6 +15,8 @@ OWNER_TOKENS = 10_000
 """What the owner gets from the faucet."""
 ESCROW_TOKENS = 1_000
 """What the owner puts into the run."""
+REWARD_TOKENS = "0.5"
+"""Pay for each counted update; a run that pays has an allow-list."""
 WORKER_TOKENS = 100
 """What each worker gets from the faucet, for fees and bond."""
 WORKER_NAMES = ("A", "B")

@@ -49,7 +49,11 @@ class PayloadPlan:
 
 
 def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, rank: int) -> PayloadPlan:
-    """Return the plan of round ``round_index``; ``state`` gives the exponents (its agreed values at the base)."""
+    """Return the plan of round ``round_index``; ``state`` gives the exponents (its agreed values at the base).
+
+    ``rank`` is the chain's for the round: 0 until one was proposed, and then the recipe's counts.
+    """
+    rank = rank or recipe.codec.rank
     layout = build_layout(recipe)
     fragment = fragment_of_round(round_index, recipe.rounds.num_fragments)
     header = b"".join(
