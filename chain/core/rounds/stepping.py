@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from chain.core.rounds.bitmaps import compute_full, iterate_bits
 from chain.core.rounds.book import RunBook
-from chain.core.rounds.records import NO_ROOT, Round, RoundState, VoidReason
+from chain.core.rounds.records import NO_ROOT, RefusalReason, Round, RoundState, UpdateFate, VoidReason
 from chain.core.rounds.settling import process_final, process_void
 from chain.core.rounds.voting import compute_live, compute_live_tallies
 
@@ -224,3 +224,8 @@ def _remove_missing(book: RunBook, round_: Round, electorate: int) -> None:
         if 3 * sum(mask >> index & 1 for mask in reports) > electorate:
             round_.candidates &= ~(1 << index)
             round_.missing |= 1 << index
+            # At once, so that the next attempt's voters leave it out of the sum as well.
+            position = round_.order[index]
+            update = book.get_update(round_.round, position)
+            update.fate, update.reason = UpdateFate.REFUSED, RefusalReason.MISSING_PAYLOAD
+            book.save_update(round_.round, position, update)
