@@ -232,14 +232,14 @@ class AsyncBlobClient:
 
     async def _fetch_any_shards(
         self, blob: BlobId, header: BlobHeader, committee: Committee, faults: dict[int, SeatFault]
-    ) -> tuple[dict[int, bytearray], tuple[SeatFault, ...]]:
+    ) -> tuple[dict[int, memoryview], tuple[SeatFault, ...]]:
         """Return k verified shards: data shards first, seats that failed before last, substitutes for slow ones."""
         session, loop = self._get_session(), asyncio.get_running_loop()
         deadline_seconds = self._compute_deadline(header)
         seats = committee.seats[: header.num_shards]
         waiting = deque(sorted(seats, key=lambda seat: (seat.index in faults, seat.index)))
-        running: dict[asyncio.Task[bytearray], _Fetch] = {}
-        shards: dict[int, bytearray] = {}
+        running: dict[asyncio.Task[memoryview], _Fetch] = {}
+        shards: dict[int, memoryview] = {}
         try:
             while len(shards) < header.num_data:
                 num_behind = sum(fetch.is_behind(loop.time()) for fetch in running.values())

@@ -24,6 +24,7 @@ from da.core.matrix import compute_parity_rows, compute_recovery_rows
 from da.core.merkle import RootBuilder
 from da.core.types import BlobId, ShardRoot
 from da.kernel import Kernel, get_kernel
+from da.memory import allocate
 
 Buffer = bytes | bytearray | memoryview
 
@@ -126,7 +127,7 @@ def _encode_shards(
     shards: list[list[memoryview]] = [[] for _ in range(num_shards)]
     for span in iterate_stripes(len(view), num_data):
         pieces = _cut_stripe(view, span, num_data)
-        parity = [memoryview(bytearray(span.piece_bytes)) for _ in rows]
+        parity = [allocate(span.piece_bytes) for _ in rows]
         kernel.multiply(rows, pieces, parity)
         for shard, piece in zip(shards, (*pieces, *parity), strict=True):
             shard.append(piece)
@@ -166,7 +167,7 @@ def _recover_stripe(
     missing = tuple(index for index in range(header.num_data) if index not in shards)
     rows = compute_recovery_rows(header.num_data, header.num_shards, present, missing)
     pieces = {i: shards[i][span.piece_start : span.piece_start + span.piece_bytes] for i in present}
-    made = {i: memoryview(bytearray(span.piece_bytes)) for i in missing}
+    made = {i: allocate(span.piece_bytes) for i in missing}
     kernel.multiply(rows, [pieces[i] for i in present], [made[i] for i in missing])
     return [made[i] if i in made else pieces[i] for i in range(header.num_data)]
 
@@ -185,7 +186,7 @@ class _RootCheck:
         self._parity = [index for index in doubtful if index >= header.num_data]
         all_rows = compute_parity_rows(header.num_data, header.num_shards)
         self._rows = tuple(all_rows[index - header.num_data] for index in self._parity)
-        self._scratch = [memoryview(bytearray(CHECK_BLOCK_BYTES)) for _ in self._parity]
+        self._scratch = [allocate(CHECK_BLOCK_BYTES) for _ in self._parity]
 
     def update(self, pieces: Sequence[memoryview]) -> None:
         """Take the k data pieces of the next stripe."""

@@ -20,6 +20,7 @@ from da.core.errors import FaultKind, MalformedHeader, MalformedReceipt, SeatFai
 from da.core.merkle import RootBuilder
 from da.core.receipt import Receipt, is_receipt_valid
 from da.core.types import BlobId, ReceiptTerms, Seat
+from da.memory import allocate
 from da.protocol import (
     BODY_TYPE,
     CHUNK_BYTES,
@@ -139,7 +140,7 @@ async def fetch_shard(
     *,
     deadline_seconds: float,
     progress: Progress,
-) -> bytearray:
+) -> memoryview:
     """Get the seat's shard, hashing it while it comes, and check it against its root.
 
     Raises:
@@ -153,7 +154,7 @@ async def fetch_shard(
         if response.status != 200:
             answer = await _read_answer(seat, response)
             raise _fail(seat, FaultKind.REFUSED, decode_refusal(response.status, answer))
-        shard = bytearray(num_bytes)
+        shard = allocate(num_bytes)
         builder = RootBuilder(leaf_bytes=header.leaf_bytes)
         async for chunk in response.content.iter_any():
             start = progress.num_bytes
