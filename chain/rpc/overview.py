@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from chain.core.contracts.params import BLOCKS_PER_MONTH
 from chain.rpc.contract_views import read_view
 from chain.rpc.session import Session
 
@@ -60,6 +61,7 @@ def compute_overview(session: Session, run: int | None) -> dict[str, Any]:
             "epoch": read_view(session, "Storage", "epoch"),
             "nodes": read_view(session, "Storage", "nodes"),
             "tiers": read_view(session, "Storage", "tiers"),
+            "blocksPerMonth": BLOCKS_PER_MONTH,
         },
         "staking": {"totalBonded": read_view(session, "Staking", "totalBonded")},
     }

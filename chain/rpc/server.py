@@ -16,13 +16,13 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from chain.core.contracts.registry import SYSTEM_CONTRACTS
 from chain.rpc.dispatch import ChainDatabase, Dispatcher
 from chain.rpc.faults import RpcFault
 from chain.rpc.metrics import Metrics
 from chain.rpc.overview import OverviewCache
 from chain.rpc.session import Session
 from chain.rpc.upstream import Upstream
+from chain.system import CONTRACTS
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class _Node:
         self._page = files("chain.rpc").joinpath("page.html").read_text(encoding="utf-8")
         self._dispatcher = Dispatcher(
             database=ChainDatabase(home / "app"),
-            contracts={contract.address: contract for contract in SYSTEM_CONTRACTS},
+            contracts=CONTRACTS,
             upstream=self._upstream,
             metrics=self._metrics,
         )

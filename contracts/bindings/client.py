@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 from contracts.bindings.addresses import ADDRESSES
@@ -122,6 +123,16 @@ class ChainClient:
     def close(self) -> None:
         """Close idle connections; the client may still be used."""
         self._transport.close()
+
+    def __enter__(self) -> ChainClient:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close idle connections."""
+        self.close()
 
     def _ask(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> tuple[list[Mapping[str, Any]], Endpoint]:
         bodies = [

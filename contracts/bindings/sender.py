@@ -20,7 +20,7 @@ from eth_hash.auto import keccak
 
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.client import ChainClient
-from contracts.bindings.encoding import Event, decode_error, decode_log, encode_call
+from contracts.bindings.encoding import Event, checksummed, decode_error, decode_log, encode_call
 from contracts.bindings.errors import (
     ChainUnreachable,
     DeadlinePassed,
@@ -184,7 +184,7 @@ class Sender:
                 "type": 2,
                 "chainId": chain_id,
                 "nonce": nonce,
-                "to": to,
+                "to": checksummed(to),
                 "value": value,
                 "data": data,
                 "gas": gas,
@@ -210,7 +210,7 @@ class Sender:
             self._reserved.discard(nonce)
 
     def _estimate(self, to: str, data: bytes, value: int) -> int:
-        call = {"from": self.address, "to": to, "data": "0x" + data.hex(), "value": hex(value)}
+        call = {"from": self.address, "to": checksummed(to), "data": "0x" + data.hex(), "value": hex(value)}
         return int(self._client.request("eth_estimateGas", call), 16) * _GAS_MARGIN_PERCENT // 100
 
     def _get_fees(self) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,6 +114,7 @@ class Transport:
         self._preferred = 0
         self._lock = threading.Lock()
         self._tls: ssl.SSLContext | None = None
+        weakref.finalize(self, _close_idle, self.endpoints)
 
     def post(self, body: Any) -> tuple[Any, Endpoint]:
         """Send one body (a request, or a list of them); return the parsed answer and who gave it."""
@@ -142,11 +144,7 @@ class Transport:
     def close(self) -> None:
         """Close the idle connections."""
         with self._lock:
-            idle = [connection for endpoint in self.endpoints for connection in endpoint.idle]
-            for endpoint in self.endpoints:
-                endpoint.idle.clear()
-        for connection in idle:
-            connection.close()
+            _close_idle(self.endpoints)
 
     def is_available(self, endpoint: Endpoint) -> bool:
         """Say whether a URL is not set aside at the moment."""
@@ -233,3 +231,9 @@ class Transport:
         assert isinstance(secured, _CountingTlsSocket)
         secured.count = self.count
         return secured
+
+
+def _close_idle(endpoints: Sequence[Endpoint]) -> None:
+    for endpoint in endpoints:
+        while endpoint.idle:
+            endpoint.idle.pop().close()

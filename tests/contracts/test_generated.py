@@ -1,0 +1,109 @@
+"""What is generated equals the declarations, compiles with solc and means the same to web3.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from web3 import Web3
+
+from chain.core.abi.codec import ContractCodec, topic
+from chain.core.abi.declare import Struct, struct
+from chain.core.abi.enumerations import UndocumentedEnum, enumerations_of
+from contracts.bindings.addresses import ADDRESSES
+from contracts.bindings.encoding import decode_output, encode_call, load_abi
+from contracts.bindings.errors import NEXT_STEPS
+from contracts.bindings.types import RoundState, RunParams
+from contracts.generate import CONTRACTS, FOLDER, find_stale, render_all
+
+COMPILE = """
+const solc = require(process.argv[1]);
+const input = JSON.parse(require("fs").readFileSync(0, "utf8"));
+process.stdout.write(solc.compile(JSON.stringify(input)));
+"""
+
+
+def test_check_passes_on_what_is_committed() -> None:
+    done = subprocess.run([sys.executable, "-m", "contracts.generate", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_changed_file_is_stale(tmp_path: Path) -> None:
+    for path, content in render_all().items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    assert find_stale(tmp_path) == []
+    (tmp_path / "abi/Training.json").write_text("[]")
+    (tmp_path / "bindings/types.py").unlink()
+    assert find_stale(tmp_path) == ["abi/Training.json", "bindings/types.py"]
+
+
+def test_solc_compiles_the_interfaces_to_the_same_abi(npm_package: Callable[[str], tuple[str, Path]]) -> None:
+    node, folder = npm_package("solc")
+    sources = {path.name: {"content": path.read_text()} for path in sorted((FOLDER / "solidity").glob("*.sol"))}
+    settings = {"evmVersion": "prague", "outputSelection": {"*": {"*": ["abi"]}}}
+    compiler_input = json.dumps({"language": "Solidity", "sources": sources, "settings": settings})
+    command = [node, "-e", COMPILE, str(folder)]
+    done = subprocess.run(command, input=compiler_input, capture_output=True, text=True, timeout=120)
+    output = json.loads(done.stdout)
+    assert output.get("errors", []) == []
+    for contract in CONTRACTS:
+        compiled = output["contracts"][f"I{contract.name}.sol"][f"I{contract.name}"]["abi"]
+        ours = [dict(entry) for entry in load_abi(contract.name)]
+        assert sorted(map(_meaning, compiled)) == sorted(map(_meaning, ours))
+
+
+def _meaning(entry: dict[str, object]) -> str:
+    def bare(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: bare(item) for name, item in value.items() if name != "internalType"}
+        return [bare(item) for item in value] if isinstance(value, list) else value
+
+    return json.dumps(bare(entry), sort_keys=True)
+
+
+def test_web3_and_the_node_compute_the_same_selectors_and_topics() -> None:
+    for contract in CONTRACTS:
+        codec = ContractCodec(contract)
+        web3_contract = Web3().eth.contract(abi=list(load_abi(contract.name)))
+        for function in contract.functions:
+            signature = web3_contract.get_function_by_name(function.name).signature
+            assert codec.by_selector[bytes(Web3.keccak(text=signature)[:4])].function is function
+        for event in contract.events:
+            assert bytes(Web3.keccak(text=web3_contract.get_event_by_name(event.name).signature)) == topic(event)
+
+
+def test_bindings_and_node_encode_alike() -> None:
+    numbers = {name: index for index, name in enumerate(RunParams.__slots__)}
+    params = RunParams(**{**numbers, "is_allow_listed": True, "is_sealed": False})
+    values = tuple(getattr(params, name) for name in RunParams.__slots__)
+    codec = ContractCodec(CONTRACTS[0])
+    arguments = (params, b"recipe", b"\x01" * 32)
+    assert encode_call("Training", "createRun", arguments) == codec.by_name["createRun"].encode_inputs(
+        (values, b"recipe", b"\x01" * 32)
+    )
+
+
+def test_returned_structs_are_typed() -> None:
+    function = ContractCodec(CONTRACTS[0]).by_name["round"]
+    fields = function.function.outputs[0].kind
+    assert isinstance(fields, Struct)
+    values = [b"\x07" * 32 if field.kind == "bytes32" else 3 for field in fields.fields]
+    found = decode_output("Training", "round", function.encode_outputs([tuple(values)]))
+    assert found.state is RoundState.ATTEST
+    assert found.base_root == b"\x07" * 32
+
+
+def test_addresses_and_next_steps_name_what_exists() -> None:
+    assert {contract.name: "0x" + contract.address.hex() for contract in CONTRACTS} == ADDRESSES
+    errors = {error.name for contract in CONTRACTS for error in contract.errors}
+    assert set(NEXT_STEPS) - errors == set()
+
+
+def test_invalid_enum_without_documented_values() -> None:
+    with pytest.raises(UndocumentedEnum, match=r"Member.state: expected 'state: 0 none"):
+        enumerations_of(struct("Member", "No values here.", "uint8 state"))

@@ -1,0 +1,333 @@
+"""JSON-RPC over HTTP as clients meet it: shapes, limits, errors, batches, CORS, health."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from eth_account import Account
+from eth_utils.address import to_checksum_address
+
+from chain.core import rlp
+from chain.core.hashing import keccak256
+from contracts.bindings.errors import RpcError
+
+TRAINING = "0x0000000000000000000000000000000000001000"
+NOBODY = "0x00000000000000000000000000000000000000aa"
+
+
+def post(url: str, body: Any, *, path: str = "/") -> Any:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        text = response.read()
+    return json.loads(text) if text else None
+
+
+def call(url: str, method: str, *params: Any) -> Any:
+    return post(url, {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
+
+
+def error_of(url: str, method: str, *params: Any) -> dict[str, Any]:
+    answer = call(url, method, *params)
+    assert "error" in answer, answer
+    error: dict[str, Any] = answer["error"]
+    return error
+
+
+def fresh_transfer(solo: Any, amount: int = 5) -> str:
+    outcome = solo.faucet.transfer(Account.create().address, amount)
+    return "0x" + outcome.transaction_hash.hex()
+
+
+def all_quantities(value: Any, names: set[str]) -> list[str]:
+    if isinstance(value, dict):
+        here = [item for name, item in value.items() if name in names and isinstance(item, str)]
+        return here + [each for item in value.values() for each in all_quantities(item, names)]
+    if isinstance(value, list):
+        return [each for item in value for each in all_quantities(item, names)]
+    return []
+
+
+def test_unknown_receipt_and_transaction_are_null(solo: Any) -> None:
+    assert call(solo.url, "eth_getTransactionReceipt", "0x" + "ab" * 32)["result"] is None
+    assert call(solo.url, "eth_getTransactionByHash", "0x" + "ab" * 32)["result"] is None
+    assert call(solo.url, "eth_getBlockByHash", "0x" + "ab" * 32, False)["result"] is None
+    assert call(solo.url, "eth_getBlockByNumber", "0xffffff", False)["result"] is None
+
+
+def test_views_of_one_transaction_agree(solo: Any) -> None:
+    sent = fresh_transfer(solo)
+    receipt = call(solo.url, "eth_getTransactionReceipt", sent)["result"]
+    by_hash = call(solo.url, "eth_getTransactionByHash", sent)["result"]
+    block = call(solo.url, "eth_getBlockByHash", receipt["blockHash"], True)["result"]
+    index = receipt["transactionIndex"]
+    assert block["transactions"][int(index, 16)] == by_hash
+    assert call(solo.url, "eth_getTransactionByBlockHashAndIndex", block["hash"], index)["result"] == by_hash
+    assert call(solo.url, "eth_getTransactionByBlockNumberAndIndex", block["number"], index)["result"] == by_hash
+    assert receipt in call(solo.url, "eth_getBlockReceipts", block["number"])["result"]
+    assert call(solo.url, "eth_getBlockReceipts", block["hash"])["result"][int(index, 16)] == receipt
+    for name in ("blockHash", "blockNumber", "transactionIndex", "from", "to", "type"):
+        assert receipt[name] == by_hash[name]
+    assert receipt["effectiveGasPrice"] == by_hash["gasPrice"]
+    assert receipt["status"] == "0x1"
+    assert receipt["gasUsed"] == hex(21_000)
+
+
+def test_quantities_have_no_leading_zeros(solo: Any) -> None:
+    fresh_transfer(solo)
+    block = call(solo.url, "eth_getBlockByNumber", "latest", True)["result"]
+    receipts = call(solo.url, "eth_getBlockReceipts", "latest")["result"]
+    names = {"number", "gasUsed", "gasLimit", "timestamp", "baseFeePerGas", "size", "difficulty", "nonce", "value"}
+    names |= {
+        "gas",
+        "gasPrice",
+        "status",
+        "type",
+        "cumulativeGasUsed",
+        "transactionIndex",
+        "blockNumber",
+        "v",
+        "r",
+        "s",
+    }
+    found = all_quantities([block["transactions"], receipts], names)
+    found += [block[name] for name in ("number", "gasUsed", "gasLimit", "timestamp", "baseFeePerGas", "size")]
+    assert len(found) > 20
+    assert [each for each in found if each != hex(int(each, 16))] == []
+
+
+def test_blocks_chain_from_genesis_and_hash_to_their_header(solo: Any) -> None:
+    solo.chain.mine(3)
+    newest = int(call(solo.url, "eth_blockNumber")["result"], 16)
+    parent = "0x" + "00" * 32
+    for height in range(newest + 1):
+        block = call(solo.url, "eth_getBlockByNumber", hex(height), False)["result"]
+        assert block["parentHash"] == parent
+        parent = block["hash"]
+        assert len(bytes.fromhex(block["extraData"][2:])) <= 32
+        assert len(bytes.fromhex(block["logsBloom"][2:])) == 256
+        data = ("parentHash", "sha3Uncles", "miner", "stateRoot", "transactionsRoot", "receiptsRoot", "logsBloom")
+        numbers = ("difficulty", "number", "gasLimit", "gasUsed", "timestamp")
+        header = [bytes.fromhex(block[name][2:]) for name in data]
+        header += [rlp.encode_integer(int(block[name], 16)) for name in numbers]
+        header += [bytes.fromhex(block[name][2:]) for name in ("extraData", "mixHash", "nonce")]
+        header.append(rlp.encode_integer(int(block["baseFeePerGas"], 16)))
+        assert keccak256(rlp.encode(header)).hex() == block["hash"][2:]
+
+
+def test_every_tag_names_the_newest_block_and_earliest_the_first(solo: Any) -> None:
+    newest = call(solo.url, "eth_getBlockByNumber", "latest", False)["result"]
+    for tag in ("safe", "finalized", "pending"):
+        assert call(solo.url, "eth_getBlockByNumber", tag, False)["result"] == newest
+    assert call(solo.url, "eth_getBlockByNumber", "earliest", False)["result"]["number"] == "0x0"
+
+
+def test_state_of_an_older_block_is_a_clear_error(solo: Any) -> None:
+    solo.chain.mine()
+    error = error_of(solo.url, "eth_getBalance", NOBODY, "0x0")
+    assert error["code"] == -32000
+    assert "state of block 0 is not kept" in error["message"]
+    assert "not there yet" in error_of(solo.url, "eth_getBalance", NOBODY, hex(10**6))["message"]
+    newest = call(solo.url, "eth_getBlockByNumber", "latest", False)["result"]
+    assert call(solo.url, "eth_getBalance", NOBODY, newest["number"])["result"] == "0x0"
+    assert call(solo.url, "eth_getBalance", NOBODY, {"blockHash": newest["hash"]})["result"] == "0x0"
+
+
+def test_system_contracts_show_code_and_others_none(solo: Any) -> None:
+    assert call(solo.url, "eth_getCode", TRAINING, "latest")["result"] == "0xfe"
+    assert call(solo.url, "eth_getCode", NOBODY, "latest")["result"] == "0x"
+    assert call(solo.url, "eth_getStorageAt", TRAINING, "0x0", "latest")["result"] == "0x" + "00" * 32
+
+
+def test_revert_is_code_3_with_the_custom_error(solo: Any) -> None:
+    data = "0x" + keccak256(b"pause(uint64)")[:4].hex() + (99).to_bytes(32, "big").hex()
+    error = error_of(solo.url, "eth_call", {"to": TRAINING, "data": data}, "latest")
+    assert error["code"] == 3
+    assert error["data"] == "0x" + keccak256(b"UnknownRun(uint64)")[:4].hex() + (99).to_bytes(32, "big").hex()
+    assert error["message"].startswith("execution reverted")
+    assert error_of(solo.url, "eth_estimateGas", {"to": TRAINING, "data": data})["code"] == 3
+
+
+def test_call_to_an_address_without_contract_returns_nothing(solo: Any) -> None:
+    assert call(solo.url, "eth_call", {"to": NOBODY, "data": "0x12345678"}, "latest")["result"] == "0x"
+    assert "needs the EVM" in error_of(solo.url, "eth_estimateGas", {"data": "0x6000"})["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("eth_getBalance", [], -32602),
+        ("eth_getBalance", ["0x12", "latest"], -32602),
+        ("eth_getBalance", [NOBODY, "newest"], -32602),
+        ("eth_getBalance", [NOBODY, "latest", 1], -32602),
+        ("eth_getTransactionReceipt", ["0x12"], -32602),
+        ("eth_getTransactionReceipt", [7], -32602),
+        ("eth_call", ["no object", "latest"], -32602),
+        ("eth_call", [{"to": NOBODY, "gas": "0x" + "f" * 65}, "latest"], -32602),
+        ("eth_getLogs", [{"topics": ["0x12"]}], -32602),
+        ("eth_getLogs", [{"topics": [None] * 5}], -32602),
+        ("eth_getBlockByNumber", ["latest", "yes"], -32602),
+        ("eth_sendRawTransaction", ["0xzz"], -32602),
+        ("eth_feeHistory", ["0x2", "latest", [90, 10]], -32602),
+        ("eth_getFilterChanges", ["0x1"], -32000),
+        ("eth_mining_pool", [], -32601),
+    ],
+)
+def test_invalid_calls_are_refused_with_their_code(solo: Any, method: str, params: list[Any], code: int) -> None:
+    assert error_of(solo.url, method, *params)["code"] == code
+
+
+def test_unknown_method_names_the_nearest(solo: Any) -> None:
+    assert "did you mean eth_getBalance" in error_of(solo.url, "eth_getBalances")["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 5000, b"1", b"null", b'"x"', b"[]", b"[1]", b"{}"])
+def test_broken_bodies_get_an_error_object(solo: Any, body: bytes) -> None:
+    answer = post(solo.url, body)
+    first = answer[0] if isinstance(answer, list) else answer
+    assert first["error"]["code"] in (-32700, -32600)
+
+
+def test_batch_keeps_order_and_mixes_results_with_errors(solo: Any) -> None:
+    bodies = [
+        {"jsonrpc": "2.0", "id": "a", "method": "eth_chainId", "params": []},
+        {"jsonrpc": "2.0", "id": 2, "method": "eth_getBalance", "params": []},
+        {"jsonrpc": "2.0", "method": "eth_blockNumber"},
+        {"jsonrpc": "2.0", "id": None, "method": "eth_syncing"},
+        5,
+        {"jsonrpc": "2.0", "id": 6, "method": "eth_blockNumber", "params": {"named": 1}},
+    ]
+    answers = post(solo.url, bodies)
+    assert [answer["id"] for answer in answers] == ["a", 2, None, None, 6]
+    assert [answer.get("error", {}).get("code") for answer in answers] == [None, -32602, None, -32600, -32602]
+    assert answers[2]["result"] is False
+
+
+def test_oversized_batch_and_body_are_refused(solo: Any) -> None:
+    one = {"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []}
+    assert "at most 200" in post(solo.url, [one] * 201)["error"]["message"]
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(solo.url, b" " * (5 << 20) + b"{}")
+    assert caught.value.code == 413
+    caught.value.close()
+
+
+def test_log_range_is_capped(solo: Any) -> None:
+    solo.chain.mine()
+    wide = {"fromBlock": "0x0", "toBlock": hex(10**7)}
+    assert call(solo.url, "eth_getLogs", wide)["result"] == []
+    from chain.rpc.faults import RangeTooWide
+    from chain.rpc.logs import MAX_RANGE_BLOCKS, find_logs_between, parse_query
+
+    with pytest.raises(RangeTooWide):
+        find_logs_between(None, parse_query({}, 0), 0, MAX_RANGE_BLOCKS)  # type: ignore[arg-type]
+
+
+def test_cross_origin_requests_are_allowed(solo: Any) -> None:
+    request = urllib.request.Request(solo.url, method="OPTIONS", headers={"Origin": "http://wallet.example"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        assert response.status == 204
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+        assert "POST" in response.headers["Access-Control-Allow-Methods"]
+
+
+def test_health_and_metrics_tell_the_height_and_a_silent_core(solo: Any) -> None:
+    solo.chain.mine()
+    with urllib.request.urlopen(solo.url + "/health", timeout=10) as response:
+        assert json.loads(response.read())["height"] == solo.chain.height
+    with urllib.request.urlopen(solo.url + "/metrics", timeout=10) as response:
+        text = response.read().decode()
+    assert f"archipelago_chain_height {float(solo.chain.height)}" in text
+    assert 'archipelago_rpc_calls_total{method="eth_chainId",outcome="ok"}' in text
+    solo.chain.is_silent = True
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(solo.url + "/health", timeout=10)
+    assert caught.value.code == 503
+    assert "CometBFT does not answer" in json.loads(caught.value.read())["reason"]
+    caught.value.close()
+    assert "CometBFT does not answer" in error_of(solo.url, "eth_sendRawTransaction", "0x01")["message"]
+    assert call(solo.url, "eth_chainId")["result"] == hex(4242)
+
+
+def test_pending_nonce_counts_the_queue_and_latest_does_not(solo: Any) -> None:
+    solo.chain.is_automatic = False
+    before = solo.client.nonce(solo.faucet.address)
+    transaction = {
+        "to": to_checksum_address(NOBODY),
+        "value": 1,
+        "gas": 21_000,
+        "maxFeePerGas": 10**10,
+        "maxPriorityFeePerGas": 0,
+    }
+    key = bytes([0x11]) * 32
+    for offset in range(3):
+        signed = Account.sign_transaction({**transaction, "nonce": before + offset, "chainId": 4242, "type": 2}, key)
+        raw = "0x" + signed.raw_transaction.hex()
+        assert call(solo.url, "eth_sendRawTransaction", raw)["result"] == "0x" + signed.hash.hex()
+    assert error_of(solo.url, "eth_sendRawTransaction", raw)["message"] == "already known"
+    assert solo.client.nonce(solo.faucet.address) == before
+    assert solo.client.nonce(solo.faucet.address, is_pending=True) == before + 3
+    solo.chain.mine()
+    assert solo.client.nonce(solo.faucet.address) == before + 3
+
+
+def test_refused_transaction_carries_the_reason_of_the_application(solo: Any) -> None:
+    poor = Account.create()
+    signed = poor.sign_transaction(
+        {
+            "to": to_checksum_address(NOBODY),
+            "value": 1,
+            "gas": 21_000,
+            "maxFeePerGas": 10**10,
+            "maxPriorityFeePerGas": 0,
+            "nonce": 0,
+        }
+        | {"chainId": 4242, "type": 2}
+    )
+    with pytest.raises(RpcError, match=r"insufficient funds .* balance 0 wei, needed \d+ wei"):
+        solo.client.request("eth_sendRawTransaction", "0x" + signed.raw_transaction.hex())
+
+
+def test_slow_reader_of_an_answer_holds_no_snapshot(solo: Any) -> None:
+    body = json.dumps(
+        [{"jsonrpc": "2.0", "id": i, "method": "eth_getBlockByNumber", "params": ["latest", True]} for i in range(200)]
+    ).encode()
+    host, port = solo.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert slow.recv(16).startswith(b"HTTP/1.1 200")
+        solo.chain.mine()
+        readers = solo.chain.store._env.readers()
+        assert not [line for line in readers.splitlines()[1:] if line.split()[-1] != "-"][1:], readers
+        assert call(solo.url, "eth_blockNumber")["result"] == hex(solo.chain.height)
+
+
+def test_fee_history_has_one_base_fee_more_than_blocks(solo: Any) -> None:
+    fresh_transfer(solo)
+    history = call(solo.url, "eth_feeHistory", "0x4", "latest", [25, 75])["result"]
+    assert len(history["gasUsedRatio"]) == len(history["reward"]) == len(history["baseFeePerGas"]) - 1
+    assert history["reward"][-1] == ["0x0", "0x0"]
+    assert 0 < history["gasUsedRatio"][-1] < 1
+
+
+def test_page_takes_nothing_from_outside_and_overview_serves_it(solo: Any) -> None:
+    with urllib.request.urlopen(solo.url + "/", timeout=10) as response:
+        page = response.read().decode()
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+    outside = [word for word in ("src=", "@import", "https://") if word in page]
+    assert outside == []
+    with urllib.request.urlopen(solo.url + "/api/overview", timeout=10) as response:
+        overview = json.loads(response.read())
+    assert overview["chain"]["height"] == solo.chain.height
+    assert [tier["name"] for tier in overview["storage"]["tiers"]] == ["temporary", "hot", "cold"]
+    assert overview["run"] is None or overview["run"]["info"]["run"] >= 1
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(solo.url + "/api/overview?run=x", timeout=10)
+    assert caught.value.code == 400
+    caught.value.close()
