@@ -42,7 +42,8 @@ PATIENCE_SECONDS = 1.0
 """A seat that is behind for longer gets a substitute while it goes on: about ten round trips between continents."""
 
 GRACE_SECONDS = 0.5
-"""After enough receipts, the slower seats get as long again as these took, and at least this, to have their shard."""
+"""After enough receipts, the slower seats get as long again as these took, and at least this, to have their shard.
+When enough can no longer come, they get this to say what is wrong with them."""
 
 LOOK_SECONDS = 0.2
 """How often running fetches are compared with the minimum rate."""
@@ -186,7 +187,7 @@ class AsyncBlobClient:
         start, grace_ends = loop.time(), None
         pending: set[asyncio.Task[Receipt]] = set(tasks)
         try:
-            while pending and len(receipts) + len(pending) >= num_needed:
+            while pending:
                 timeout = None if grace_ends is None else max(0.0, grace_ends - loop.time())
                 done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -196,9 +197,11 @@ class AsyncBlobClient:
                         receipts.append(task.result())
                     except SeatFailed as failure:
                         faults[failure.fault.seat] = failure.fault
-                if len(receipts) >= num_needed and grace_ends is None:
-                    now = loop.time()
+                now = loop.time()
+                if grace_ends is None and len(receipts) >= num_needed:
                     grace_ends = now + max(GRACE_SECONDS, now - start)
+                elif grace_ends is None and len(receipts) + len(pending) < num_needed:
+                    grace_ends = now + GRACE_SECONDS
         finally:
             await _cancel(pending)
         for task in pending:

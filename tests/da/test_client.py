@@ -122,6 +122,25 @@ async def test_two_dead_nodes_certify_nothing_and_are_named(four: Any, disperse:
     assert "nothing is certified" in str(caught.value)
 
 
+async def test_three_dead_nodes_are_named_with_their_reasons(four: Any, disperse: Any, fakes: Any) -> None:
+    """Case 64: never "0 successful" without a reason."""
+
+    async def full(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.05)
+        return fakes.refuse(507, Refusal.FULL, "free 10 bytes, need 50,001")
+
+    await four.kill(0)
+    await four.kill(1)
+    four.nodes[3].put_fault = full
+    with pytest.raises(NotEnoughReceipts, match="1 receipts, expected at least 3") as caught:
+        await disperse(four)
+    assert kinds(caught.value.faults) == {
+        0: FaultKind.UNREACHABLE,
+        1: FaultKind.UNREACHABLE,
+        3: FaultKind.REFUSED,
+    }
+
+
 async def test_three_dead_nodes_are_named_by_a_reader(four: Any, client: AsyncBlobClient, disperse: Any) -> None:
     blob = (await disperse(four)).certificate.terms.blob
     for index in (0, 1, 2):
