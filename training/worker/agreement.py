@@ -83,6 +83,7 @@ class Agreement:
         self._outcomes: dict[int, Outcome] = {}
         self._candidate: tuple[int, tuple[int, ...], Settled, bytes] | None = None
         self._kept: dict[int, Any] = {version: state}
+        self._prefetched: dict[int, int] = {}
 
     @property
     def version(self) -> int:
@@ -177,11 +178,14 @@ class Agreement:
     def prefetch(self, view: ChainView) -> None:
         """Fetch what is committed in rounds that are still open, so that nothing is left to do at the vote."""
         for index, info in view.rounds.items():
-            if info.num_committed and info.state in (RoundState.OPEN, RoundState.REVEAL, RoundState.ATTEST):
+            is_new = info.num_committed > self._prefetched.get(index, 0)
+            if is_new and info.state in (RoundState.OPEN, RoundState.REVEAL, RoundState.ATTEST):
                 updates = self._chain.training.updates(self._run, index)
-                self._source.fetch(
-                    index, [(i, update) for i, update in enumerate(updates) if update.fate is UpdateFate.PENDING]
-                )
+                pending = [(i, update) for i, update in enumerate(updates) if update.fate is UpdateFate.PENDING]
+                if not self._source.fetch(index, pending).missing:
+                    self._prefetched[index] = len(updates)
+        for index in [index for index in self._prefetched if index < view.run.num_settled]:
+            del self._prefetched[index]
 
     def replay(self, state: Any, version: int, stop: int) -> Any:
         """Return the state of version ``stop`` from the one of ``version``, by the settled rounds between."""

@@ -29,6 +29,9 @@ PASS_SECONDS = 0.5
 TRAFFIC_SECONDS = 1.0
 """Between two records of the socket counters."""
 
+SERVE_SECONDS = 0.5
+"""Between two looks for missing checkpoint parts."""
+
 SAY_AGAIN_SECONDS = 15.0
 """Between two equal warnings."""
 
@@ -46,6 +49,7 @@ class Exchange:
         trace: Trace,
         run: int,
         get_view: Callable[[], ChainView | None],
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Work for one run; ``start`` begins."""
         self._agreement = agreement
@@ -55,6 +59,8 @@ class Exchange:
         self._trace = trace
         self._run = run
         self._get_view = get_view
+        self._refresh = refresh
+        self._served_at = float("-inf")
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -117,18 +123,23 @@ class Exchange:
         except AgreedRootMismatch as error:
             self.reset_reason = str(error)
             return
-        self._duties.attest(view, self._agreement)
+        if self._duties.attest(view, self._agreement):
+            self._refresh()
 
     def _serve(self, view: ChainView) -> None:
         if self.reset_reason or self._stop.is_set():
             return
-        if view.member.state is MemberState.DROPPED:
-            self._duties.rejoin(view)
-        self._duties.keep_ready(view, self._agreement)
-        try:
-            self._duties.store_checkpoint(view, self._agreement)
-        except (StateUnavailable, AgreedRootMismatch) as error:
-            self._say(f"checkpoint: {error}")
+        has_acted = view.member.state is MemberState.DROPPED and self._duties.rejoin(view)
+        has_acted = self._duties.keep_ready(view, self._agreement) or has_acted
+        if time.monotonic() >= self._served_at + SERVE_SECONDS:
+            self._served_at = time.monotonic()
+            try:
+                has_acted = self._duties.store_checkpoint(view, self._agreement) or has_acted
+            except (StateUnavailable, AgreedRootMismatch) as error:
+                self._say(f"checkpoint: {error}")
+        if has_acted:
+            self._served_at = float("-inf")
+            self._refresh()
         self._duties.evaluate(view, self._agreement)
 
     def _offer_certified(self, view: ChainView) -> None:

@@ -53,6 +53,7 @@ class Outbox:
         trace: Trace,
         run: int,
         get_view: Callable[[], ChainView | None],
+        refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Work for one run; ``start`` begins."""
         self._chain = chain
@@ -62,6 +63,7 @@ class Outbox:
         self._trace = trace
         self._run = run
         self._get_view = get_view
+        self._refresh = refresh
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -167,6 +169,7 @@ class Outbox:
             self._process_refusal(update, error)
             return False
         self._journal.update_sent(update.round, lambda item: replace(item, is_committed=True))
+        self._refresh()
         LOG.info("round %d: update is in block %d", update.round, receipt.height)
         return True
 

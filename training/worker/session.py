@@ -37,7 +37,7 @@ from training.worker.restore import restore_newest
 from training.worker.source import PayloadSource
 from training.worker.trace import Trace
 from training.worker.view import ChainView, compute_rejoin_is_due
-from training.worker.watcher import Watcher
+from training.worker.watcher import POLL_SECONDS, Watcher
 
 LOG = logging.getLogger("trainer")
 
@@ -65,6 +65,8 @@ class WorkerParts:
     patience: Patience = Patience()
     evaluation_interval: int = 4
     """Versions between two recorded held-out losses."""
+    poll_seconds: float = POLL_SECONDS
+    """Between two looks at the chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ def open_journal(home: Path, genesis_hash: bytes, run: RunInfo) -> Journal:
 
 def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> tuple[LoopEnd, int, bytes]:
     me = parts.sender.address
-    watcher = Watcher(parts.chain, parts.run, me)
+    watcher = Watcher(parts.chain, parts.run, me, poll_seconds=parts.poll_seconds)
     view = _retry_look(parts, watcher, stop)
     if view is None:
         return LoopEnd.STOPPED, 0, bytes(32)
@@ -175,6 +177,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         trace=parts.trace,
         run=parts.run,
         get_view=watcher.latest,
+        refresh=watcher.refresh,
     )
     outbox = Outbox(
         chain=parts.chain,
@@ -184,6 +187,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         trace=parts.trace,
         run=parts.run,
         get_view=watcher.latest,
+        refresh=watcher.refresh,
     )
     watcher.add_listener(exchange.wake)
     watcher.start()

@@ -112,6 +112,8 @@ class Watcher:
 
     def _poll(self) -> None:
         try:
+            if self._view is not None and self._chain.height() == self._view.height and self._silent_since is None:
+                return
             view = self.look()
         except (ChainUnreachable, RpcError) as error:
             with self._changed:
