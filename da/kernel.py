@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,9 @@ _SYSTEM_LIBRARY = "libisal.so.2"
 
 _log = logging.getLogger(__name__)
 
+_choice = threading.Lock()
+"""reedsolo, which the self-test asks, keeps its tables in globals: one thread at a time."""
+
 
 class Kernel(Protocol):
     """Multiplies matrices with byte vectors."""
@@ -50,13 +54,18 @@ class Kernel(Protocol):
         ...
 
 
-@cache
 def get_kernel() -> Kernel:
-    """Return the fastest kernel that passes its self-test here.
+    """Return the fastest kernel that passes its self-test here; chosen once, whichever thread asks first.
 
     Raises:
         KernelError: not even numpy agrees with reedsolo.
     """
+    with _choice:
+        return _choose_kernel()
+
+
+@cache
+def _choose_kernel() -> Kernel:
     reasons: list[str] = []
     for open_kernel in (open_bundled_isal, open_system_isal, NumpyKernel):
         try:

@@ -1,16 +1,16 @@
 """The generator matrix and its inverses over GF(2^8) (da/SPEC.md, *Code*).
 
-The field is 0x11d, generator 2. Column j of the parity part is reedsolo's parity of the unit vector e_j with
-``fcr=0``, so our shards are byte for byte what reedsolo gives column by column. That matrix is part of the format
-(matrix id 1). Invariant: any k of the n rows are invertible, and inversion says so when they are not.
+The field is 0x11d, generator 2. The code is the one of reedsolo with ``fcr=0``: column j of the parity part is the
+parity that reedsolo gives the unit vector e_j, so our shards are byte for byte reedsolo's, column by column, which
+tests and the kernel's self-test compare. It is computed here, since reedsolo keeps its tables in globals that each new
+codec rewrites: two threads then get wrong parity now and then. Matrix id 1 names this matrix. Invariant: any k of the
+n rows are invertible, and inversion says so when they are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-
-from reedsolo import RSCodec
 
 from da.core.errors import InvalidScheme, SingularMatrix
 from da.core.scheme import MAX_SEATS
@@ -34,8 +34,11 @@ def compute_parity_rows(num_data: int, num_shards: int) -> Rows:
     num_parity = num_shards - num_data
     if num_parity == 0:
         return ()
-    codec = RSCodec(num_parity, nsize=num_shards, fcr=0, prim=FIELD_POLYNOMIAL, generator=2)
-    columns = [bytes(codec.encode(_compute_unit(num_data, j)))[num_data:] for j in range(num_data)]
+    divisor = _compute_code_polynomial(num_parity)
+    columns = [_compute_next_remainder(bytes(num_parity), divisor, 1)]
+    while len(columns) < num_data:
+        columns.append(_compute_next_remainder(columns[-1], divisor, 0))
+    columns.reverse()
     return tuple(bytes(column[row] for column in columns) for row in range(num_parity))
 
 
@@ -117,6 +120,21 @@ def _compute_logarithms() -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _compute_inverse(value: int) -> int:
     exponents, logarithms = _compute_logarithms()
     return exponents[-logarithms[value] % 255]
+
+
+def _compute_code_polynomial(degree: int) -> bytes:
+    """Return the coefficients below the leading 1 of (x - 2^0)(x - 2^1)...(x - 2^(degree - 1)), highest first."""
+    tables, (exponents, _) = multiplication_tables(), _compute_logarithms()
+    product = b"\1"
+    for power in range(degree):
+        product = _add(product + b"\0", b"\0" + product.translate(tables[exponents[power]]))
+    return product[1:]
+
+
+def _compute_next_remainder(remainder: bytes, divisor: bytes, data: int) -> bytes:
+    """Return the remainder after one more byte of ``data``: that of x * remainder + data * x^degree."""
+    carry = remainder[0] ^ data
+    return _add(remainder[1:] + b"\0", divisor.translate(multiplication_tables()[carry]))
 
 
 def _compute_unit(size: int, index: int) -> bytes:

@@ -18,9 +18,9 @@ from da.kernel import BLOCK_BYTES, Kernel, NumpyKernel, check_kernel, get_kernel
 @pytest.fixture
 def fresh() -> Iterator[None]:
     """Choose the kernel anew, and forget the choice."""
-    get_kernel.cache_clear()
+    kernel_module._choose_kernel.cache_clear()
     yield
-    get_kernel.cache_clear()
+    kernel_module._choose_kernel.cache_clear()
 
 
 def test_isal_comes_with_the_installation() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 import pytest
@@ -20,6 +22,7 @@ from da.core.matrix import (
     multiplication_tables,
     multiply_row,
 )
+from da.core.scheme import compute_scheme
 
 
 def encode(data: bytes, num_data: int, num_shards: int) -> tuple[object, list[bytes]]:
@@ -47,7 +50,7 @@ def test_shards_equal_reedsolo_column_by_column(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_data", "num_shards"), [(1, 1), (1, 3), (2, 4), (4, 6), (8, 12), (3, 5), (5, 8), (5, 10), (5, 15)]
+    ("num_data", "num_shards"), [(1, 1), (1, 3), (2, 4), (4, 6), (8, 12), (3, 5), (5, 8), (5, 10)]
 )
 def test_any_k_of_n_decode(num_data: int, num_shards: int) -> None:
     blob = random.Random(num_shards).randbytes(num_data * 3 - 1)
@@ -109,3 +112,30 @@ def test_invalid_code_sizes_are_refused(num_data: int, num_shards: int) -> None:
 def test_invalid_choice_of_shards_is_refused(present: tuple[int, ...]) -> None:
     with pytest.raises(InvalidScheme):
         compute_recovery_rows(2, 4, present, (0,))
+
+
+def test_threads_get_the_same_matrix() -> None:
+    """Reedsolo's codecs share global tables; ours must not."""
+    sizes = [(k, n) for n in range(4, 40, 5) for k in range(2, n, 6)]
+    expected = [compute_parity_rows.__wrapped__(*size) for size in sizes]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+            runs = list(pool.map(lambda _: [compute_parity_rows.__wrapped__(*size) for size in sizes], range(12)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(run == expected for run in runs)
+
+
+def test_every_parity_matrix_of_a_committee_is_reedsolos() -> None:
+    for num_seats in range(1, 65):
+        scheme = compute_scheme(num_seats)
+        num_parity = num_seats - scheme.num_data
+        if not num_parity:
+            continue
+        codec = RSCodec(num_parity, nsize=num_seats, fcr=0)
+        rows = compute_parity_rows(scheme.num_data, num_seats)
+        for column in range(scheme.num_data):
+            unit = bytes(int(index == column) for index in range(scheme.num_data))
+            assert bytes(codec.encode(unit))[scheme.num_data :] == bytes(row[column] for row in rows)
