@@ -6,11 +6,14 @@ Nothing of the project's own bindings is used here, on purpose.
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from web3 import HTTPProvider, Web3
 from web3.contract import Contract
+
+from localnet.core.traffic import format_tokens
 
 ABI_FILE = Path(__file__).resolve().parents[2] / "contracts" / "abi" / "Training.json"
 """Generated from the one declaration of the contract."""
@@ -35,31 +38,38 @@ def connect_training(url: str) -> tuple[Web3, Contract]:
 
 
 def read_state(url: str, run: int) -> list[str]:
-    """Return the lines that the demo prints: run, last round, its updates with their fates, agreed root."""
+    """Return the lines that the demo prints: run, last rounds with each worker's update and its fate, agreed root."""
     w3, training = connect_training(url)
     info = _call(training, "run", run)
     last = info["numSettled"] - 1
     lines = [
-        f"web3.py {_version()} on chain {w3.eth.chain_id}, block {w3.eth.block_number}, contract {TRAINING_ADDRESS}:",
+        f"web3.py {version('web3')} on chain {w3.eth.chain_id}, block {w3.eth.block_number}, contract {TRAINING_ADDRESS}:",
         f"  run({run}): {RUN_STATES[info['state']]}, {info['numSettled']} of {info['numRoundsTotal']} rounds settled, "
         f"{info['numMembers']} members, recipe {_short(info['recipeDigest'])}, "
-        f"pay {_tokens(info['paidRewards'])}, storage {_tokens(info['paidStorage'])}",
+        f"pay {format_tokens(info['paidRewards'])}, storage {format_tokens(info['paidStorage'])}",
     ]
-    round_info = _call(training, "round", run, last)
-    lines.append(
-        f"  round({run}, {last}): {ROUND_STATES[round_info['state']]}, fragment {round_info['fragment']}, "
-        f"{round_info['numAccepted']} of {round_info['numCommitted']} updates counted, settled in block "
-        f"{round_info['settledHeight']}"
+    last_trained = min(info["params"]["numRounds"], info["numSettled"]) - 1
+    if last_trained != last:
+        lines += _describe_round(training, run, last_trained, "the last round with inner steps")
+    lines += _describe_round(
+        training, run, last, "the last round" if last == last_trained else "the last, a flush round"
     )
-    for update in _call(training, "updates", run, last):
-        lines.extend(_describe_update(update))
-    missing = set(_call(training, "participants", run, last)) - {
-        u["member"] for u in _call(training, "updates", run, last)
-    }
-    lines.extend(f"    {member}: no update in this round" for member in sorted(missing))
     root = _call(training, "root", run, info["headVersion"])
     lines.append(f"  root({run}, {info['headVersion']}): 0x{bytes(root).hex()}   <- the agreed state")
     return lines
+
+
+def _describe_round(training: Contract, run: int, index: int, what: str) -> list[str]:
+    info = _call(training, "round", run, index)
+    updates = _call(training, "updates", run, index)
+    lines = [
+        f"  round({run}, {index}), {what}: {ROUND_STATES[info['state']]}, fragment {info['fragment']}, "
+        f"{info['numAccepted']} of {info['numCommitted']} updates counted, settled in block {info['settledHeight']}"
+    ]
+    for update in updates:
+        lines += _describe_update(update)
+    absent = sorted(set(_call(training, "participants", run, index)) - {update["member"] for update in updates})
+    return lines + [f"    {member}: no update in this round" for member in absent]
 
 
 def _describe_update(update: dict[str, Any]) -> list[str]:
@@ -67,33 +77,26 @@ def _describe_update(update: dict[str, Any]) -> list[str]:
     return [
         f"    {update['member']}: {FATES[update['fate']]}{f' because {reason}' if reason else ''}, "
         f"{update['tokens']:,} tokens, loss {update['lossMicro'] / 1e6:.3f}, {update['sizeBytes']:,} bytes, "
-        f"paid {_tokens(update['paid'])}",
+        f"paid {format_tokens(update['paid'])}",
         f"      digest 0x{bytes(update['digest']).hex()}",
         f"      blob   0x{bytes(update['blob']).hex()}",
     ]
 
 
 def _call(contract: Contract, function: str, *arguments: int) -> Any:
-    """Call a view and name the fields of the struct, or structs, that it returns."""
+    """Call a view and name the fields of the structs that it returns."""
     output = contract.get_function_by_name(function).abi["outputs"][0]
-    answer = contract.functions[function](*arguments).call()
-    names = [component["name"] for component in output.get("components", ())]
-    if not names:
-        return answer
+    return _name_fields(output, contract.functions[function](*arguments).call())
+
+
+def _name_fields(output: Any, value: Any) -> Any:
+    components = output.get("components")
+    if not components:
+        return value
     if output["type"].endswith("[]"):
-        return [dict(zip(names, one, strict=True)) for one in answer]
-    return dict(zip(names, answer, strict=True))
-
-
-def _tokens(wei: int) -> str:
-    return f"{Web3.from_wei(wei, 'ether'):.6f}"
+        return [_name_fields({**output, "type": "tuple"}, one) for one in value]
+    return {part["name"]: _name_fields(part, one) for part, one in zip(components, value, strict=True)}
 
 
 def _short(value: bytes) -> str:
     return f"0x{bytes(value).hex()[:16]}..."
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("web3")

@@ -70,12 +70,17 @@ def print_report(console: Console, result: Result, checks: tuple[Check, ...]) ->
     say("\nWhat it cost and what it gave", "bold")
     say(f"  {snapshot.num_settled} rounds in {result.seconds:.0f} s, {snapshot.height} blocks")
     say(f"  {describe_wire(snapshot)}")
-    say(f"  storage {format_tokens(snapshot.paid_storage)}, pay {format_tokens(snapshot.paid_rewards)} tokens")
+    say(f"  storage {format_tokens(snapshot.paid_storage)}, pay {format_tokens(snapshot.paid_rewards)}")
     say(f"  held-out loss of the agreed theta  {result.last_loss:.3f} nats a byte, two workers together")
     if result.solo is not None:
         say(f"  a worker alone                     {result.solo.loss:.3f} on {result.solo.num_tokens:,} tokens")
-        for worker in snapshot.workers:
-            say(f"  worker {worker.name}                           {worker.num_tokens:,} tokens")
+        seen = ", ".join(f"worker {worker.name} {worker.num_tokens:,}" for worker in snapshot.workers)
+        say(f"  tokens of each                     {seen}")
+        if result.solo.loss < result.last_loss:
+            say(
+                "  At this size and with so few rounds the exchange costs more than the second worker gives; the gap\n"
+                "  shrinks with the model and the length of the run (README, Limits)."
+            )
     say("\nChecks", "bold")
     for check in checks:
         mark, style = ("ok  ", "green") if check.is_kept else ("FAIL", "bold red")

@@ -55,7 +55,7 @@ class Display:
         self._newest = snapshot
         if self._live:
             self._draw()
-        elif snapshot.seconds - self._printed_at >= LINE_SECONDS:
+        elif snapshot.seconds - self._printed_at >= LINE_SECONDS or not all(row.is_alive for row in snapshot.workers):
             self._printed_at = snapshot.seconds
             self._console.print(render_line(snapshot), highlight=False, markup=False, soft_wrap=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -69,10 +70,19 @@ def test_table_and_lines_show_what_is_promised(snapshot: Snapshot, is_terminal: 
 
 def test_lines_come_every_few_seconds_and_are_whole(snapshot: Snapshot) -> None:
     output = io.StringIO()
+    everybody_up = replace(snapshot, workers=snapshot.workers[:1])
+    with Display(Console(file=output, width=40)) as display:
+        display.show(everybody_up)
+        display.show(everybody_up)
+    assert output.getvalue() == render_line(everybody_up) + "\n"
+
+
+def test_every_line_is_shown_while_a_worker_is_down(snapshot: Snapshot) -> None:
+    output = io.StringIO()
     with Display(Console(file=output, width=40)) as display:
         display.show(snapshot)
         display.show(snapshot)
-    assert output.getvalue() == render_line(snapshot) + "\n"
+    assert output.getvalue().count("B:DOWN") == 2
 
 
 def test_sockets_are_summed_over_workers(snapshot: Snapshot) -> None:

@@ -38,5 +38,15 @@ def test_bytes_are_written_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-def test_amounts_are_written_in_tokens() -> None:
-    assert format_tokens(1_234 * 10**15) == "1.234"
+@pytest.mark.parametrize(
+    ("wei", "text"),
+    [
+        (0, "0 tokens"),
+        (1_234 * 10**15, "1.234 tokens"),
+        (10**18, "1 token"),
+        (27 * 10**18, "27 tokens"),
+        (227_300_000_000, "227.3 gwei"),
+    ],
+)
+def test_amounts_are_written_for_people(wei: int, text: str) -> None:
+    assert format_tokens(wei) == text
