@@ -97,6 +97,7 @@ class AsyncBlobClient:
         """Longest wait for one seat, beside what its bytes need at the minimum rate."""
         self.traffic = Traffic()
         self._session: aiohttp.ClientSession | None = None
+        self._has_warned = False
 
     async def __aenter__(self) -> AsyncBlobClient:
         self._get_session()
@@ -128,8 +129,7 @@ class AsyncBlobClient:
             BlobTooLarge, InvalidScheme: nothing was sent.
         """
         scheme = compute_scheme(len(committee.seats))
-        if is_small(scheme.num_shards):
-            _log.warning("a committee of %d seats survives crashes at most, no liar", scheme.num_shards)
+        self._warn_if_small(scheme.num_shards)
         encoded = await asyncio.to_thread(
             encode_blob, data, num_data=scheme.num_data, num_shards=scheme.num_shards, leaf_bytes=leaf_bytes
         )
@@ -276,6 +276,11 @@ class AsyncBlobClient:
         if len(good) < header.num_data:
             raise NotEnoughShards(blob=blob, expected=header.num_data, got=len(good), faults=_by_seat(faults))
         return good, _by_seat(faults)
+
+    def _warn_if_small(self, num_seats: int) -> None:
+        if is_small(num_seats) and not self._has_warned:
+            self._has_warned = True
+            _log.warning("a committee of %d seats survives crashes at most, no liar; use 4 or more", num_seats)
 
     def _compute_deadline(self, header: BlobHeader) -> float:
         shard_bytes = compute_shard_bytes(header.size_bytes, header.num_data)

@@ -97,6 +97,13 @@ async def test_round_trip_with_other_committees(
         assert retrieved.data == DATA
 
 
+async def test_small_committees_warn_once(disperse: Any, fakes: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async with fakes.run_nodes(3) as nodes:
+        await disperse(nodes)
+        await disperse(nodes)
+    assert caplog.text.count("a committee of 3 seats survives crashes at most") == 1
+
+
 async def test_one_dead_node_does_not_matter(four: Any, client: AsyncBlobClient, disperse: Any, fakes: Any) -> None:
     await four.kill(0)
     dispersal = await disperse(four)

@@ -49,9 +49,7 @@ def test_shards_equal_reedsolo_column_by_column(data: st.DataObject) -> None:
         assert word == (bytes(codec.encode(word[:num_data])) if codec else word[:num_data])
 
 
-@pytest.mark.parametrize(
-    ("num_data", "num_shards"), [(1, 1), (1, 3), (2, 4), (4, 6), (8, 12), (3, 5), (5, 8), (5, 10)]
-)
+@pytest.mark.parametrize(("num_data", "num_shards"), [(1, 1), (1, 3), (2, 4), (4, 6), (8, 12), (3, 5), (5, 8), (5, 10)])
 def test_any_k_of_n_decode(num_data: int, num_shards: int) -> None:
     blob = random.Random(num_shards).randbytes(num_data * 3 - 1)
     header, shards = encode(blob, num_data, num_shards)
