@@ -120,8 +120,14 @@ class AbciProtocol(asyncio.Protocol):
         self._fail(failure)
 
 
-async def serve(application: Application, socket_path: Path, stopping: asyncio.Event) -> None:
-    """Serve until ``stopping`` is set; raises HandlerFailed."""
+async def serve(
+    application: Application,
+    socket_path: Path,
+    stopping: asyncio.Event,
+    *,
+    listening: asyncio.Event | None = None,
+) -> None:
+    """Serve until ``stopping`` is set; raises HandlerFailed.  Sets ``listening`` when CometBFT may connect."""
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()
 
@@ -131,6 +137,8 @@ async def serve(application: Application, socket_path: Path, stopping: asyncio.E
 
     server = await loop.create_unix_server(lambda: AbciProtocol(application, fail), str(socket_path))
     log.info("ABCI listens at %s", socket_path)
+    if listening is not None:
+        listening.set()
     waiting = asyncio.ensure_future(stopping.wait())
     waiting.add_done_callback(lambda _: None if failed.done() else failed.set_result(None))
     try:

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgpack
 
 _BIG_INTEGER = 1
+_NESTED_MEMO = 64
+"""Nested records (a run's parameters) are frozen and repeat in every round: decode the latest ones once."""
 
 Record = TypeVar("Record")
 
@@ -43,7 +47,7 @@ def unpack(data: bytes) -> Any:
 class RecordCodec(Generic[Record]):
     """Bytes of one dataclass."""
 
-    __slots__ = ("_converters", "_names", "_nested", "_record")
+    __slots__ = ("_converters", "_get_values", "_names", "_nested_codecs", "_record")
 
     def __init__(self, record: type[Record]) -> None:
         """Look at the fields once."""
@@ -51,14 +55,17 @@ class RecordCodec(Generic[Record]):
         assert is_dataclass(record)
         self._record = record
         self._names = tuple(item.name for item in fields(record))
-        self._nested: tuple[tuple[int, RecordCodec[Any]], ...] = tuple(
+        self._nested_codecs: tuple[tuple[int, RecordCodec[Any]], ...] = tuple(
             (index, RecordCodec(hints[name])) for index, name in enumerate(self._names) if is_dataclass(hints[name])
         )
-        self._converters: tuple[tuple[int, Callable[[Any], Any]], ...] = tuple(
-            (index, hints[name])
-            for index, name in enumerate(self._names)
+        self._converters: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(
+            (self._names[index], lru_cache(_NESTED_MEMO)(codec._from_list)) for index, codec in self._nested_codecs
+        ) + tuple(
+            (name, hints[name])
+            for name in self._names
             if isinstance(hints[name], type) and issubclass(hints[name], IntEnum)
         )
+        self._get_values = attrgetter(*self._names)
 
     def encode(self, record: Record) -> bytes:
         """Return canonical bytes."""
@@ -69,15 +76,13 @@ class RecordCodec(Generic[Record]):
         return self._from_list(unpack(data))
 
     def _to_list(self, record: Record) -> list[Any]:
-        values = [getattr(record, name) for name in self._names]
-        for index, codec in self._nested:
+        values = list(self._get_values(record))
+        for index, codec in self._nested_codecs:
             values[index] = codec._to_list(values[index])
         return values
 
     def _from_list(self, values: tuple[Any, ...]) -> Record:
-        found = list(values)
-        for index, codec in self._nested:
-            found[index] = codec._from_list(found[index])
-        for index, convert in self._converters:
-            found[index] = convert(found[index])
-        return self._record(**dict(zip(self._names, found, strict=True)))
+        found = dict(zip(self._names, values, strict=True))
+        for name, convert in self._converters:
+            found[name] = convert(found[name])
+        return self._record(**found)

@@ -106,6 +106,8 @@ def compute_root_from_proof(key_hash: bytes, leaf: bytes, siblings: Sequence[byt
 def verify(root: bytes, key: bytes, value: bytes | None, proof: Proof) -> None:
     """Check that a key has a value, or none, under a root; raises InvalidProof."""
     key_hash = _sha256(key).digest()
+    if len(proof.siblings) > _HASH_BITS or any(len(sibling) != len(EMPTY) for sibling in proof.siblings):
+        raise InvalidProof(root, EMPTY)
     if value is not None:
         leaf = compute_leaf(key_hash, _sha256(value).digest())
     elif proof.other_leaf is None:

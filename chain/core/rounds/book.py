@@ -317,5 +317,6 @@ def get_due_runs(state: Overlay, height: int, limit: int) -> list[int]:
     return [int.from_bytes(key[-8:], "big") for _, (key, _) in zip(range(limit), due, strict=False)]
 
 
-def _key(prefix: bytes, *numbers: int) -> bytes:
-    return prefix + b"".join(number.to_bytes(8, "big") for number in numbers)
+def _key(prefix: bytes, run: int, number: int | None = None) -> bytes:
+    key = prefix + run.to_bytes(8, "big")
+    return key if number is None else key + number.to_bytes(8, "big")

@@ -1,0 +1,176 @@
+"""The server: every request split at every byte, answered in order on four connections, and stopping on a fault."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.abci import abci_pb2 as pb
+from chain.abci.server import HANDLED_NAMES, AbciProtocol, Handler, HandlerFailed, serve
+from chain.abci.wire import FrameReader, encode_frame
+
+FLUSH = encode_frame(pb.Request(flush=pb.RequestFlush()).SerializeToString())
+
+
+class EchoingApplication:
+    """Answers with something that names the request."""
+
+    def __init__(self, failing: str = "") -> None:
+        self.failing = failing
+
+    def get_handler(self, name: str) -> Handler:
+        kind = getattr(pb, type(getattr(pb.Response(), name)).__name__)
+
+        def handle(request: Any) -> Any:
+            if name == self.failing:
+                raise RuntimeError(f"{name} is broken")
+            response = kind()
+            if name == "check_tx":
+                response.data = request.tx
+            if name == "finalize_block":
+                response.tx_results.extend(pb.ExecTxResult(data=raw[:4]) for raw in request.txs)
+            return response
+
+        return handle
+
+
+class RecordingTransport(asyncio.WriteTransport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+
+def _connect(application: EchoingApplication, failures: list[BaseException]) -> tuple[AbciProtocol, RecordingTransport]:
+    protocol = AbciProtocol(application, failures.append)
+    transport = RecordingTransport()
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
+def _read(writes: list[bytes]) -> list[pb.Response]:
+    return [pb.Response.FromString(message) for message in FrameReader().feed(b"".join(writes))]
+
+
+def _make_request(name: str) -> bytes:
+    request = pb.Request()
+    getattr(request, name).SetInParent()
+    if name == "echo":
+        request.echo.message = "hello"
+    if name == "check_tx":
+        request.check_tx.tx = b"x" * 200
+    return encode_frame(request.SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["echo", "flush", *HANDLED_NAMES])
+def test_request_split_at_every_byte(name: str) -> None:
+    frame = _make_request(name)
+    for cut in range(len(frame) + 1):
+        failures: list[BaseException] = []
+        protocol, transport = _connect(EchoingApplication(), failures)
+        protocol.data_received(frame[:cut])
+        protocol.data_received(frame[cut:] + FLUSH)
+        answers = _read(transport.writes)
+        assert [answer.WhichOneof("value") for answer in answers] == [name, "flush"]
+        assert not failures
+
+
+def test_answers_of_one_read_are_one_write() -> None:
+    protocol, transport = _connect(EchoingApplication(), [])
+    protocol.data_received(_make_request("check_tx") * 50 + FLUSH)
+    assert len(transport.writes) == 1
+    assert len(_read(transport.writes)) == 51
+
+
+def test_block_of_20_megabytes() -> None:
+    request = pb.Request(finalize_block=pb.RequestFinalizeBlock(txs=[b"%04d" % i + bytes(20_000) for i in range(1000)]))
+    frame = encode_frame(request.SerializeToString())
+    assert len(frame) > 20_000_000
+    protocol, transport = _connect(EchoingApplication(), [])
+    for start in range(0, len(frame), 65_536):
+        protocol.data_received(frame[start : start + 65_536])
+    (answer,) = _read(transport.writes)
+    assert [result.data for result in answer.finalize_block.tx_results] == [b"%04d" % i for i in range(1000)]
+
+
+@pytest.mark.parametrize("name", HANDLED_NAMES)
+def test_failing_handler_answers_what_came_before_and_stops(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    failures: list[BaseException] = []
+    protocol, transport = _connect(EchoingApplication(failing=name), failures)
+    protocol.data_received(_make_request("echo") + FLUSH + _make_request(name) + FLUSH)
+    protocol.data_received(FLUSH)
+    assert [answer.WhichOneof("value") for answer in _read(transport.writes)] == ["echo", "flush"]
+    assert isinstance(failures[0], HandlerFailed)
+    assert f"ABCI {name}: RuntimeError: {name} is broken" in caplog.text
+
+
+@pytest.mark.parametrize("data", [b"\x03\x12\x01\x00", b"\xff\xff\xff\xff\xff\xff", b"\x00", b"\x02\xb2\x01"])
+def test_broken_stream_stops(data: bytes) -> None:
+    failures: list[BaseException] = []
+    protocol, transport = _connect(EchoingApplication(), failures)
+    protocol.data_received(data)
+    assert transport.writes == []
+    assert isinstance(failures[0], HandlerFailed)
+
+
+async def _call(path: Path, frames: list[bytes], num_answers: int) -> list[pb.Response]:
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    frames_in = FrameReader()
+    answers: list[pb.Response] = []
+    try:
+        writer.write(b"".join(frames))
+        async with asyncio.timeout(20):
+            while len(answers) < num_answers:
+                data = await reader.read(1 << 16)
+                assert data, "connection closed early"
+                answers += [pb.Response.FromString(message) for message in frames_in.feed(data)]
+    finally:
+        writer.close()
+    return answers
+
+
+async def test_four_pipelined_connections_keep_their_order(tmp_path: Path) -> None:
+    stopping = asyncio.Event()
+    path = tmp_path / "s"
+    listening = asyncio.Event()
+    serving = asyncio.create_task(serve(EchoingApplication(), path, stopping, listening=listening))
+    await asyncio.wait_for(listening.wait(), 10)
+
+    def make(connection: int) -> list[bytes]:
+        frames = []
+        for number in range(2_500):
+            check = pb.Request(check_tx=pb.RequestCheckTx(tx=b"%d-%d" % (connection, number)))
+            frames.append(encode_frame(check.SerializeToString()))
+            if number % 100 == 99:
+                frames += [_make_request("query"), FLUSH]
+        return frames
+
+    got = await asyncio.gather(*(_call(path, make(connection), 2_550) for connection in range(4)))
+    for connection, answers in enumerate(got):
+        checks = [answer.check_tx.data for answer in answers if answer.HasField("check_tx")]
+        assert checks == [b"%d-%d" % (connection, number) for number in range(2_500)]
+        kinds = [answer.WhichOneof("value") for answer in answers]
+        assert kinds[100:103] == ["query", "flush", "check_tx"]
+    stopping.set()
+    await serving
+
+
+async def test_serve_raises_what_a_handler_raised(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    listening = asyncio.Event()
+    application = EchoingApplication(failing="commit")
+    serving = asyncio.create_task(serve(application, path, asyncio.Event(), listening=listening))
+    await asyncio.wait_for(listening.wait(), 10)
+    _, writer = await asyncio.open_unix_connection(str(path))
+    writer.write(_make_request("commit"))
+    with pytest.raises(HandlerFailed, match="commit is broken"):
+        async with asyncio.timeout(10):
+            await serving
+    writer.close()

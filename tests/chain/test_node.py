@@ -1,0 +1,347 @@
+"""A validator of real processes: CometBFT, the application and the supervisor, killed wherever it hurts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from chain.abci import abci_pb2 as pb
+from chain.abci.wire import encode_frame
+from chain.cometbft import CometBftMissing, Timing, find_cometbft
+from chain.core.hashing import keccak256
+from chain.core.records import Block
+from chain.home import Addresses, create_home
+from chain.store import Reader
+from chain.supervisor import find_free_port
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 60.0
+FAST = Timing(commit_milliseconds=30)
+
+
+def wait_until(condition: Callable[[], Any], why: str, seconds: float = DEADLINE_SECONDS) -> Any:
+    """Return the first true value of a condition, or fail."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"after {seconds:.0f} s still not: {why}"
+        time.sleep(0.02)
+
+
+class Node:
+    """One validator under ``chain-node start``."""
+
+    def __init__(self, home: Path, app_state: dict[str, Any], timing: Timing = FAST) -> None:
+        self.home = home
+        self.rpc_port = find_free_port()
+        self.addresses = Addresses(rpc=f"127.0.0.1:{self.rpc_port}", p2p=f"127.0.0.1:{find_free_port()}")
+        create_home(
+            home,
+            chain_id="node-test",
+            app_state=app_state,
+            addresses=self.addresses,
+            timing=timing,
+            time=datetime.now(UTC),
+        )
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *options: str, rpc_port: int = 0) -> None:
+        """Start and wait until it says that it runs."""
+        process = self.spawn(*options, rpc_port=rpc_port)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"no start: {process.communicate(timeout=10)[1]}"
+        assert json.loads(line)["chain_id"] == "node-test"
+
+    def spawn(self, *options: str, rpc_port: int = 0) -> subprocess.Popen[str]:
+        """Start without waiting."""
+        if self.process is not None:
+            self.process.communicate(timeout=10)
+        command = [sys.executable, "-m", "chain.cli", "start", "--json", "--home", str(self.home)]
+        self.process = subprocess.Popen(
+            [*command, "--rpc-listen", f"127.0.0.1:{rpc_port}", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        return self.process
+
+    def stop(self) -> int:
+        """End it in order and return the exit code; it must take less than ten seconds."""
+        process = self.process
+        assert process is not None
+        self.process = None
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=10)
+        finally:
+            process.kill()
+            process.communicate()
+        return process.returncode
+
+    def children(self) -> dict[str, psutil.Process]:
+        """Return the live children by name."""
+        assert self.process is not None
+        named = {}
+        for child in psutil.Process(self.process.pid).children():
+            if child.status() == psutil.STATUS_ZOMBIE:
+                continue
+            words = child.cmdline()
+            named["cometbft" if words and "cometbft" in words[0] else " ".join(words[3:4])] = child
+        return named
+
+    def height(self) -> int:
+        """Return the newest durable height of the application."""
+        if not (self.home / "app" / "data.mdb").exists():
+            return 0
+        with Reader(self.home / "app") as reader, reader.snapshot() as snapshot:
+            return snapshot.height
+
+    def wait_for_height(self, height: int) -> None:
+        wait_until(lambda: self.height() >= height, f"height {height}")
+
+    def blocks(self) -> list[Block]:
+        """Return all blocks from genesis, checking that they chain."""
+        with Reader(self.home / "app") as reader, reader.snapshot() as snapshot:
+            blocks = [snapshot.block(height) for height in range(snapshot.height + 1)]
+            assert snapshot.block(snapshot.height + 1) is None
+        whole = [block for block in blocks if block is not None]
+        assert len(whole) == len(blocks)
+        for parent, child in pairwise(whole):
+            assert child.parent_hash == parent.hash
+        return whole
+
+    def call(self, method: str, **params: Any) -> Any:
+        """Call CometBFT's RPC."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        request = urllib.request.Request(f"http://{self.addresses.rpc}", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)["result"]
+
+    def send(self, raw: bytes) -> Any:
+        return self.call("broadcast_tx_sync", tx=base64.b64encode(raw).decode())
+
+    def find(self, raw: bytes) -> int | None:
+        """Return the height at which a transaction was executed."""
+        with Reader(self.home / "app") as reader, reader.snapshot() as snapshot:
+            found = snapshot.transaction(keccak256(raw))
+            return None if found is None else found[1]
+
+    def check_core_agrees(self) -> None:
+        """Compare every app hash with the one that CometBFT put into the next block."""
+        for block in self.blocks()[:-1]:
+            header = self.call("header", height=str(block.height + 1))["header"]
+            assert header["app_hash"] == block.app_hash.hex().upper(), block.height
+
+
+@pytest.fixture
+def make_node(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Callable[..., Node]]:
+    """Make nodes that are gone after the test, however it ends."""
+    try:
+        find_cometbft(os.environ.get("COMETBFT_BIN"), ROOT)
+    except CometBftMissing as error:
+        pytest.skip(str(error))
+    nodes: list[Node] = []
+
+    def make(**options: Any) -> Node:
+        nodes.append(Node(tmp_path / f"n{len(nodes)}", app_state, **options))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        process = node.process
+        if process is not None and process.poll() is None:
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.kill()
+            psutil.wait_procs(children, timeout=5)
+        if process is not None:
+            process.communicate()
+
+
+@pytest.mark.parametrize("point", ["in-finalize", "before-commit", "after-commit"])
+def test_crash_in_a_block_loses_nothing(point: str, make_node: Callable[..., Node], alice: Any) -> None:
+    node = make_node()
+    node.start("--fault", f"{point}:4")
+    raws = [alice.raw(nonce) for nonce in range(3)]
+    wait_until(lambda: "starting again" in _read_log(node) or node.height() >= 8, "a restart")
+    for raw in raws:
+        wait_until(lambda raw=raw: _try_send(node, raw), "the transaction is taken")
+    wait_until(lambda: all(node.find(raw) for raw in raws), "all three executed")
+    node.wait_for_height(8)
+    log = (node.home / "logs" / "abci.log").read_text()
+    assert log.count("ABCI listens") == 2
+    node.check_core_agrees()
+    assert node.stop() == 0
+    executed = [hash_ for block in node.blocks() for hash_ in block.transactions]
+    assert executed == [keccak256(raw) for raw in raws]
+
+
+def _read_log(node: Node) -> str:
+    """Return what tells a restart: the application's log has two starts."""
+    text = (node.home / "logs" / "abci.log").read_text()
+    return "starting again" if text.count("ABCI listens") > 1 else ""
+
+
+def _try_send(node: Node, raw: bytes) -> bool:
+    try:
+        answer = node.send(raw)
+    except OSError:
+        return False
+    return answer["code"] in (0, 16) or "already exists" in answer["log"]
+
+
+def test_application_behind_wiped_or_ahead(make_node: Callable[..., Node], alice: Any, tmp_path: Path) -> None:
+    node = make_node()
+    node.start()
+    assert node.send(alice.raw(0))["code"] == 0
+    wait_until(lambda: node.find(alice.raw(0)), "executed")
+    assert node.stop() == 0
+    shutil.copytree(node.home / "app", tmp_path / "older-app")
+    shutil.copytree(node.home / "data", tmp_path / "older-data")
+    older = node.height()
+
+    node.start()
+    assert node.send(alice.raw(1))["code"] == 0
+    wait_until(lambda: node.find(alice.raw(1)), "executed")
+    node.wait_for_height(older + 4)
+    assert node.stop() == 0
+    blocks = node.blocks()
+
+    shutil.rmtree(node.home / "app")
+    shutil.copytree(tmp_path / "older-app", node.home / "app")
+    assert node.height() <= len(blocks) - 1 - 3
+    node.start()
+    node.wait_for_height(len(blocks))
+    assert node.stop() == 0
+    assert node.blocks()[: len(blocks)] == blocks, "behind: the missing blocks are replayed"
+
+    shutil.rmtree(node.home / "app")
+    node.start()
+    node.wait_for_height(len(blocks) + 1)
+    node.check_core_agrees()
+    assert node.stop() == 0
+    assert node.blocks()[: len(blocks)] == blocks, "wiped: all blocks from 1, same hashes"
+
+    newer = node.height()
+    shutil.rmtree(node.home / "data")
+    shutil.copytree(tmp_path / "older-data", node.home / "data")
+    ended = node.spawn()
+    _, errors = ended.communicate(timeout=30)
+    assert ended.returncode == 1
+    assert f"app is at height {newer}, CometBFT only at" in errors, "ahead: refused, with advice"
+    assert "replayed from 1" in errors
+
+    shutil.rmtree(node.home / "data")
+    ended = node.spawn()
+    _, errors = ended.communicate(timeout=30)
+    assert ended.returncode == 1
+    assert f"app is at height {newer}, but CometBFT's" in errors, "fresh core: refused, with advice"
+    assert "chain-node reset" in errors
+    assert node.height() == newer, "a refusal changes nothing"
+
+    genesis = node.home / "config" / "genesis.json"
+    genesis.write_text(genesis.read_text().replace("node-test", "other-chain"))
+    ended = node.spawn()
+    _, errors = ended.communicate(timeout=30)
+    assert "holds chain node-test, genesis.json says other-chain" in errors
+
+
+def test_children_are_restarted_and_die_with_the_supervisor(make_node: Callable[..., Node], alice: Any) -> None:
+    node = make_node()
+    node.start()
+    for name in ("abci", "cometbft"):
+        before = node.children()
+        assert set(before) == {"abci", "cometbft"}
+        before[name].kill()
+        wait_until(
+            lambda before=before: (
+                len(node.children()) == 2
+                and not {child.pid for child in node.children().values()} & {child.pid for child in before.values()}
+            ),
+            f"both new after {name} was killed",
+        )
+        wait_until(lambda: _try_send(node, alice.raw(0)), "the transaction is taken")
+    wait_until(lambda: node.find(alice.raw(0)), "executed once")
+    children = list(node.children().values())
+    assert node.process is not None
+    node.process.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    for address in (node.addresses.rpc, node.addresses.p2p):
+        host, port = address.split(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, int(port)))
+    height = node.height()
+    node.start()
+    node.wait_for_height(height + 1)
+    assert node.stop() == 0
+
+
+def test_500_of_one_key_over_16_connections_all_execute(make_node: Callable[..., Node], alice: Any) -> None:
+    node = make_node()
+    node.start()
+    raws = [alice.raw(nonce) for nonce in range(500)]
+    shuffled = raws[:]
+    random.Random(11).shuffle(shuffled)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(node.send, shuffled))
+    assert {answer["code"] for answer in answers} == {0}
+    wait_until(lambda: node.find(raws[-1]), "the last nonce executed")
+    assert node.stop() == 0
+    executed = [hash_ for block in node.blocks() for hash_ in block.transactions]
+    assert executed == [keccak256(raw) for raw in raws]
+
+
+def test_idle_chain_without_empty_blocks_rests(make_node: Callable[..., Node], alice: Any) -> None:
+    node = make_node(timing=Timing(commit_milliseconds=30, is_creating_empty_blocks=False))
+    node.start()
+    assert node.send(alice.raw(0))["code"] == 0
+    wait_until(lambda: node.find(alice.raw(0)), "executed")
+    executed = node.find(alice.raw(0))
+    assert executed is not None
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        assert node.height() <= executed + 1, "at most the block that proves the app hash"
+        time.sleep(0.1)
+    assert node.stop() == 0
+
+
+def test_broken_invariant_ends_the_process_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    command = [sys.executable, "-m", "chain.cli", "abci", "--home", str(tmp_path), "--socket", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            wait_until(path.exists, "the socket")
+            with socket.socket(socket.AF_UNIX) as client:
+                wait_until(lambda: client.connect_ex(str(path)) == 0, "a connection")
+                request = pb.Request(commit=pb.RequestCommit())
+                client.sendall(encode_frame(request.SerializeToString()))
+                _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "ABCI commit: OutOfOrder: Commit without FinalizeBlock" in errors
