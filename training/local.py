@@ -94,7 +94,9 @@ class LocalWorker:
         self._in_flight: dict[int, InFlight] = {}
         self._warm: dict[str, torch.Tensor] = {}
         self._data_round, self._data_steps = -1, 0
-        self._inner.set_weights({name: from_units(self._start(name), bits) for name, bits in self._bits()})
+        self._offset: dict[str, torch.Tensor] = {}
+        for name, _ in self._bits():
+            self._place_weight(name, self._start(name))
 
     @property
     def version(self) -> int:
@@ -272,19 +274,33 @@ class LocalWorker:
         return start
 
     def _move_weight(self, name: str, units: torch.Tensor, move: torch.Tensor) -> None:
-        """Set a tensor's weights to ``units + move``; where nothing moves, what is finer than the grid stays."""
+        """Move a tensor's weights from ``units``; where nothing moves, not a bit of them changes."""
         weight = self._inner.weights[name]
-        moved = from_units(units + move, self._canonical.fraction_bits[name]).to(weight.device)
+        before, offset = weight.detach().clone(), self._offset[name]
+        self._place_weight(name, units + move)
+        stays = move == 0
         with torch.no_grad():
-            weight.copy_(torch.where((move != 0).to(weight.device), moved, weight))
+            weight.copy_(torch.where(stays.to(weight.device), before, weight))
+        self._offset[name] = torch.where(stays, offset, self._offset[name])
+
+    def _place_weight(self, name: str, units: torch.Tensor) -> None:
+        """Set a tensor's weights to the floats next to ``units``, and keep what a float cannot say."""
+        bits = self._canonical.fraction_bits[name]
+        values = from_units(units, bits)
+        self._inner.set_weights({name: values})
+        self._offset[name] = (units - to_units(values, bits)).to(torch.int32)
 
     def _weights_in_units(self, name: str) -> torch.Tensor:
-        """Return one tensor's local weights on the grid. Raises `NonFiniteUpdateError`."""
+        """Return where one tensor's local weights stand on the grid. Raises `NonFiniteUpdateError`.
+
+        The weights as floats, plus what the last placing rounded away: so a worker that has done no step
+        stands exactly where it was placed, although float32 is coarser than the grid for large weights.
+        """
         weight = self._inner.weights[name].detach()
         num_bad = int((~torch.isfinite(weight)).sum())
         if num_bad:
             raise NonFiniteUpdateError(name, num_bad, weight.numel())
-        return to_units(weight, self._canonical.fraction_bits[name])
+        return to_units(weight, self._canonical.fraction_bits[name]) + self._offset[name]
 
     def _to_tensors(self) -> dict[str, torch.Tensor]:
         """Return everything this worker is, as named tensors."""
@@ -307,6 +323,7 @@ class LocalWorker:
             tensors[f"theta/{name}"] = canonical.theta[name]
             tensors[f"momentum/{name}"] = canonical.momentum[name]
             tensors[f"residual/{name}"] = self._residual[name]
+            tensors[f"offset/{name}"] = self._offset[name]
         for round_index, update in self._in_flight.items():
             tensors[f"payload/{round_index}"] = _bytes_tensor(update.payload)
             tensors |= {f"sent/{round_index}/{name}": units for name, units in update.units.items()}
@@ -317,6 +334,7 @@ class LocalWorker:
         self._inner.set_weights(_under("weights/", tensors))
         self._inner.set_moments(_under("moments/", tensors))
         self._residual = _under("residual/", tensors)
+        self._offset = _under("offset/", tensors)
         self._warm = _under("warm/", tensors)
         self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
         self._in_flight = {
