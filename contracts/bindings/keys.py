@@ -9,9 +9,9 @@ import stat
 import warnings
 from pathlib import Path
 
-from eth_account import Account
-
+from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import KeyFileError
+from contracts.bindings.signing import compute_address
 
 KEY_FILE_MODE = 0o600
 """Owner reads and writes, nobody else."""
@@ -57,4 +57,4 @@ def load_key(path: Path) -> bytes:
 
 def address_of(private_key: bytes) -> str:
     """Return the checksummed address of a private key."""
-    return str(Account.from_key(private_key).address)
+    return checksummed("0x" + compute_address(private_key).hex())

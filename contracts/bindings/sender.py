@@ -14,13 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import rlp  # type: ignore[import-untyped]
-from eth_account import Account
 from eth_hash.auto import keccak
 
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.client import ChainClient
-from contracts.bindings.encoding import Event, checksummed, decode_error, decode_log, encode_call
+from contracts.bindings.encoding import Event, decode_error, decode_log, encode_call
 from contracts.bindings.errors import (
     ChainUnreachable,
     DeadlinePassed,
@@ -30,13 +28,16 @@ from contracts.bindings.errors import (
     TransactionFailed,
     TransactionRefused,
 )
+from contracts.bindings.keys import address_of
+from contracts.bindings.signing import read_nonce, sign_transaction
 
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
 """Between two looks for a receipt: a third of a devnet block."""
-_REBROADCAST_SECONDS = 3.0
-"""After this long without a receipt the same bytes are sent again: a node may have restarted."""
+_FIRST_REBROADCAST_SECONDS = 0.75
+_LAST_REBROADCAST_SECONDS = 6.0
+"""Without a receipt the same bytes are sent again after 0.75 s, 1.5 s, ... 6 s: a node may have restarted."""
 _FEE_SECONDS = 30.0
 """How long fetched fees are used."""
 _GAS_MARGIN_PERCENT = 130
@@ -71,8 +72,8 @@ class Sender:
     def __init__(self, client: ChainClient, private_key: bytes) -> None:
         """Nothing is asked of the chain yet."""
         self._client = client
-        self._account = Account.from_key(private_key)
-        self.address: str = self._account.address
+        self._private_key = private_key
+        self.address: str = address_of(private_key)
         self._lock = threading.Lock()
         self._next_nonce: int | None = None
         self._reserved: set[int] = set()
@@ -132,8 +133,9 @@ class Sender:
         nonce, so this one can't land), or DeadlinePassed.
         """
         started = time.monotonic()
-        rebroadcast_at = started + _REBROADCAST_SECONDS
-        nonce = _nonce_of(raw) if raw is not None else None
+        pause_seconds = _FIRST_REBROADCAST_SECONDS
+        rebroadcast_at = started + pause_seconds
+        nonce = read_nonce(raw) if raw is not None else None
         while True:
             try:
                 count, receipt = self._look(transaction_hash)
@@ -143,7 +145,8 @@ class Sender:
                     self._release(nonce)
                     raise NonceTaken(-32000, f"nonce {nonce} was used by another transaction, next is {count}")
                 if raw is not None and time.monotonic() >= rebroadcast_at:
-                    rebroadcast_at = time.monotonic() + _REBROADCAST_SECONDS
+                    pause_seconds = min(2 * pause_seconds, _LAST_REBROADCAST_SECONDS)
+                    rebroadcast_at = time.monotonic() + pause_seconds
                     self._broadcast_again(raw)
             except ChainUnreachable as e:
                 if time.monotonic() - started >= deadline_seconds:
@@ -154,7 +157,7 @@ class Sender:
 
     def forget(self, raw: bytes) -> None:
         """Give back the nonce of signed bytes that never will be broadcast."""
-        self._release(_nonce_of(raw))
+        self._release(read_nonce(raw))
         with self._lock:
             self._next_nonce = None
 
@@ -179,20 +182,17 @@ class Sender:
         max_fee, tip = self._get_fees()
         chain_id = self._client.chain_id()
         nonce = self._reserve()
-        signed = self._account.sign_transaction(
-            {
-                "type": 2,
-                "chainId": chain_id,
-                "nonce": nonce,
-                "to": checksummed(to),
-                "value": value,
-                "data": data,
-                "gas": gas,
-                "maxFeePerGas": max_fee,
-                "maxPriorityFeePerGas": tip,
-            }
+        return sign_transaction(
+            self._private_key,
+            chain_id=chain_id,
+            nonce=nonce,
+            max_priority_fee=tip,
+            max_fee=max_fee,
+            gas=gas,
+            to=bytes.fromhex(to.removeprefix("0x")),
+            value=value,
+            data=data,
         )
-        return bytes(signed.raw_transaction)
 
     def _reserve(self) -> int:
         with self._lock:
@@ -210,7 +210,7 @@ class Sender:
             self._reserved.discard(nonce)
 
     def _estimate(self, to: str, data: bytes, value: int) -> int:
-        call = {"from": self.address, "to": checksummed(to), "data": "0x" + data.hex(), "value": hex(value)}
+        call = {"from": self.address, "to": to, "data": "0x" + data.hex(), "value": hex(value)}
         return int(self._client.request("eth_estimateGas", call), 16) * _GAS_MARGIN_PERCENT // 100
 
     def _get_fees(self) -> tuple[int, int]:
@@ -267,12 +267,6 @@ def _until(deadline: float, attempt: Callable[[], T]) -> T:
             if time.monotonic() >= deadline:
                 raise
             time.sleep(_POLL_SECONDS)
-
-
-def _nonce_of(raw: bytes) -> int:
-    """Read the nonce of a raw transaction, type 2 or legacy."""
-    items = rlp.decode(raw[1:]) if raw[0] < 0xC0 else rlp.decode(raw)
-    return int.from_bytes(items[1] if raw[0] < 0xC0 else items[0], "big")
 
 
 def _is_nonce_conflict(message: str) -> bool:

@@ -48,7 +48,7 @@ def rich(solo: Any) -> Sender:
 
 def unsteady_of(solo: Any, rich: Sender) -> tuple[Unsteady, Sender]:
     client = Unsteady([solo.url])
-    return client, Sender(client, bytes(rich._account.key))
+    return client, Sender(client, rich._private_key)
 
 
 def test_outcome_has_events_and_fee(solo: Any, rich: Sender) -> None:
@@ -97,14 +97,14 @@ def test_raw_bytes_sent_twice_are_one_transaction(solo: Any, rich: Sender) -> No
     first = rich.broadcast(raw)
     assert rich.broadcast(raw) == first
     assert rich.wait(first, raw=raw).transaction_hash == first
-    restarted = Sender(solo.client, bytes(rich._account.key))
+    restarted = Sender(solo.client, rich._private_key)
     assert restarted.broadcast(raw) == first
     assert restarted.wait(first).height == rich.wait(first).height
     assert solo.client.nonce(rich.address) == nonce + 1
 
 
 def test_nonce_used_by_another_process_is_fetched_anew(solo: Any, rich: Sender) -> None:
-    other = Sender(solo.client, bytes(rich._account.key))
+    other = Sender(solo.client, rich._private_key)
     rich.transfer(Account.create().address, 1)
     other.transfer(Account.create().address, 1)
     rich.transfer(Account.create().address, 1)
@@ -116,7 +116,7 @@ def test_nonce_used_by_another_process_is_fetched_anew(solo: Any, rich: Sender) 
 
 
 def test_overtaken_transaction_is_noticed_while_waiting(solo: Any, rich: Sender) -> None:
-    other = Sender(solo.client, bytes(rich._account.key))
+    other = Sender(solo.client, rich._private_key)
     raw = rich.sign("Staking", "bond", value=1)
     other.transfer(Account.create().address, 1)
     with pytest.raises(NonceTaken, match=r"nonce \d+ was used by another transaction"):
