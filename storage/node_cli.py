@@ -21,9 +21,8 @@ from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
 from da.protocol import STATUS_PATH
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
-from storage.node.chain_port import RpcChain
 from storage.node.keys import load_or_create_receipt_key
-from storage.node.registration import RpcRegistration
+from storage.node.rpc import RpcChain, RpcRegistration
 from storage.node.service import NodeConfig, run_node
 from storage.node.trace import FileTrace
 from storage.sizes import format_size, parse_size

@@ -9,9 +9,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from contracts.bindings.errors import KeyFileError
-from contracts.bindings.keys import KEY_FILE_MODE
-from da.core.receipt import Receipt, compute_receipt_message, key_proof_message
+from da.core.receipt import Receipt
 from da.core.types import ReceiptTerms, ShardIndex
+from da.signing import get_public_key, sign_key_proof, sign_receipt
+
+KEY_FILE_MODE = 0o600
+"""Owner reads and writes, nobody else."""
 
 
 class ReceiptKey:
@@ -20,17 +23,16 @@ class ReceiptKey:
     def __init__(self, seed: bytes) -> None:
         """Take the 32-byte seed of RFC 8032."""
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
-        self.public: bytes = self._key.public_key().public_bytes_raw()
+        self.public: bytes = get_public_key(self._key)
         """32 bytes, as registered on the chain."""
 
     def sign_receipt(self, terms: ReceiptTerms, seat: ShardIndex) -> Receipt:
         """Return the receipt; call it only when the bytes are as durable as the tier promises."""
-        signature = self._key.sign(compute_receipt_message(terms, seat))
-        return Receipt(seat=seat, key=self.public, signature=signature)
+        return sign_receipt(self._key, terms, seat)
 
     def prove(self, genesis_hash: bytes, operator_address: bytes) -> bytes:
         """Return the signature that registerNode asks for."""
-        return self._key.sign(key_proof_message(genesis_hash, operator_address))
+        return sign_key_proof(self._key, genesis_hash=genesis_hash, operator_address=operator_address)
 
 
 def load_or_create_receipt_key(path: Path) -> ReceiptKey:

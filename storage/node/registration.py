@@ -1,6 +1,7 @@
 """Put the node on the chain: wait for funds, register once, follow changes of URL and capacity.
 
 Idempotent: a node that is already registered spends nothing, and a start that was cut is simply repeated.
+The port to the chain is ``storage.node.rpc``'s.
 """
 
 from __future__ import annotations
@@ -13,18 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, ContractError
-from contracts.bindings.sender import Sender
 from contracts.bindings.types import StorageNode, StorageNodeState
 from storage.core.errors import ChainUnreachable, NotFunded, WrongReceiptKey
-from storage.node.chain_port import ask
 from storage.node.keys import ReceiptKey
 
 log = logging.getLogger(__name__)
-
-REGISTRATION_GAS = 1_000_000
-"""Gas set aside for registerNode and some updates; a published native call costs less (CHAIN.md, gas table)."""
 
 REMIND_SECONDS = 10.0
 """How often people are reminded of missing funds."""
@@ -47,36 +42,6 @@ class RegistrationPort(Protocol):
 
     def update(self, *, url: str, capacity_bytes: int) -> None:
         """Send updateNode and wait."""
-
-
-class RpcRegistration:
-    """RegistrationPort over contracts.bindings."""
-
-    def __init__(self, client: ChainClient, sender: Sender) -> None:
-        """Send as ``sender``."""
-        self._client = client
-        self._sender = sender
-
-    def get_node(self) -> StorageNode:
-        """Return the operator's node."""
-        return ask(lambda: self._client.storage.node(self._sender.address))
-
-    def get_funds(self) -> tuple[int, int]:
-        """Return the balance and what registration may cost, at twice the present gas price."""
-        price = int(ask(lambda: self._client.request("eth_gasPrice")), 16)
-        return ask(lambda: self._client.balance(self._sender.address)), 2 * price * REGISTRATION_GAS
-
-    def get_genesis_hash(self) -> bytes:
-        """Return the 32 bytes that the key proof is bound to."""
-        return ask(self._client.genesis_hash)
-
-    def register(self, *, url: str, key: bytes, key_proof: bytes, capacity_bytes: int) -> None:
-        """Send registerNode and wait for its block."""
-        self._sender.send("Storage", "registerNode", url, key, key_proof, capacity_bytes)
-
-    def update(self, *, url: str, capacity_bytes: int) -> None:
-        """Send updateNode and wait for its block."""
-        self._sender.send("Storage", "updateNode", url, capacity_bytes)
 
 
 class RegistrationState(StrEnum):

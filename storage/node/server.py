@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import aiohttp
@@ -104,6 +105,13 @@ _STATUS: Mapping[type[StoreRefusal], int] = {LengthRequired: 411, RangeNotSatisf
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass(slots=True)
+class _Body:
+    """Whether a request's body was asked for."""
+
+    is_asked: bool = False
+
+
 class Server:
     """The handlers of one node."""
 
@@ -140,6 +148,17 @@ class Server:
 
     async def put_shard(self, request: web.Request) -> web.StreamResponse:
         """Keep a shard and answer with a receipt."""
+        body = _Body()
+        try:
+            response = await self._put(request, body)
+        except StoreRefusal as error:
+            response = self._make_refusal(request, error)
+        if _is_waiting(request) and not body.is_asked:
+            # The client was answered before it was asked for its body, which may still come, or not.
+            response.force_close()
+        return response
+
+    async def _put(self, request: web.Request, body: _Body) -> web.Response:
         put = _read_put(request)
         policy = get_served_policy(put.tier)
         shard_bytes = _check_length(request, put)
@@ -164,7 +183,7 @@ class Server:
             expiry=put.expiry,
         )
         if not await self._run(self._engine.renew, offer):
-            await self._receive(request, offer)
+            await self._receive(request, offer, body)
         receipt = self._state.key.sign_receipt(put.terms(view.genesis_hash), put.seat)
         self._trace.record("signed", blob=put.blob.hex(), shard=put.seat, tier=put.tier.name.lower())
         self._metrics.puts.labels(put.tier.name.lower()).inc()
@@ -226,14 +245,15 @@ class Server:
         """Send the page for people."""
         return web.Response(text=render_page(await self._run(self._state.get_status)), content_type="text/html")
 
-    async def _receive(self, request: web.Request, offer: ShardOffer) -> None:
+    async def _receive(self, request: web.Request, offer: ShardOffer, body: _Body) -> None:
         if self._num_uploads >= self._max_uploads:
             raise StoreBusy(what="uploads under way", got=self._num_uploads + 1, maximum=self._max_uploads)
         self._num_uploads += 1
         try:
             with self._engine.upload(offer) as upload:
-                if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+                if _is_waiting(request) and request.transport is not None:
                     request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                body.is_asked = True
                 async for chunk in self._iterate_body(request, offer.shard_bytes):
                     await self._run(upload.write, chunk)
                 await self._run(self._engine.commit, upload)
@@ -272,22 +292,30 @@ class Server:
         try:
             return await handler(request)
         except StoreRefusal as error:
-            refusal = _REFUSALS[type(error)]
-            self._metrics.refusals.labels(type(error).__name__).inc()
-            log.info("%s %s refused: %s", request.method, request.path, error)
-            response = web.Response(
-                status=_STATUS.get(type(error), STATUS_OF_REFUSAL[refusal]),
-                body=encode_refusal(refusal, str(error)),
-                content_type="application/json",
-            )
-            if error.retry_after_seconds is not None:
-                response.headers["Retry-After"] = str(error.retry_after_seconds)
-            if isinstance(error, RangeNotSatisfiable):
-                response.headers["Content-Range"] = f"bytes */{error.shard_bytes}"
-            return response
+            return self._make_refusal(request, error)
         except OSError:
             self._metrics.failures.inc()
             raise
+
+    def _make_refusal(self, request: web.Request, error: StoreRefusal) -> web.Response:
+        refusal = _REFUSALS[type(error)]
+        self._metrics.refusals.labels(type(error).__name__).inc()
+        log.info("%s %s refused: %s", request.method, request.path, error)
+        response = web.Response(
+            status=_STATUS.get(type(error), STATUS_OF_REFUSAL[refusal]),
+            body=encode_refusal(refusal, str(error)),
+            content_type="application/json",
+        )
+        if error.retry_after_seconds is not None:
+            response.headers["Retry-After"] = str(error.retry_after_seconds)
+        if isinstance(error, RangeNotSatisfiable):
+            response.headers["Content-Range"] = f"bytes */{error.shard_bytes}"
+        return response
+
+
+def _is_waiting(request: web.Request) -> bool:
+    """Tell whether the client sends its body only after a 100 Continue."""
+    return request.headers.get("Expect", "").lower() == "100-continue"
 
 
 async def _defer_continue(request: web.Request) -> None:

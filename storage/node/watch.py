@@ -17,7 +17,10 @@ from storage.node.chain_port import ChainPort
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 0.2
-"""An unknown epoch makes the node ask at once, at most this often."""
+"""An epoch that is just beginning makes the node ask at once, at most this often."""
+
+EPOCH_SECONDS = 2.0
+"""How long a request for the next epoch is held: the client may have seen a block that we have not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class ChainWatch:
                 log.info("chain reached at height %d, epoch %s", view.height, _get_epochs(view))
             self.is_reachable = True
             has_grown = self.view is None or view.height > self.view.height
-            if has_grown:
+            if self.view is None or view.height >= self.view.height:
                 self.view = view
             async with self.advanced:
                 if has_grown:
@@ -83,22 +86,32 @@ class ChainWatch:
             await asyncio.sleep(self._poll_seconds)
 
     async def get_committee(self, epoch: Epoch) -> tuple[ChainView, Committee]:
-        """Return the view and its committee of ``epoch``, asking again where the epoch is not in the view.
+        """Return the view and its committee of ``epoch``, asking again where the epoch may have just begun.
 
         Raises: ChainNotKnown, WrongEpoch.
         """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + EPOCH_SECONDS
         found = self._find(epoch)
-        if found is None and asyncio.get_running_loop().time() - self._asked_at >= REFRESH_SECONDS:
+        while found is None and self._is_next(epoch) and loop.time() < deadline:
+            await asyncio.sleep(max(0.0, self._asked_at + REFRESH_SECONDS - loop.time()))
             try:
                 await self.refresh()
             except ChainUnreachable as error:
                 log.info("epoch %d is unknown and %s", epoch, error)
+                break
             found = self._find(epoch)
         if found is not None:
             return found
         if self.view is None:
             raise ChainNotKnown
         raise WrongEpoch(got=epoch, accepted=tuple(_get_epochs(self.view)))
+
+    def _is_next(self, epoch: Epoch) -> bool:
+        """Tell whether an epoch may have begun since the chain was asked last."""
+        if self.view is None:
+            return True
+        return epoch == 1 + max((committee.epoch for committee in self.view.committees), default=0)
 
     def _find(self, epoch: Epoch) -> tuple[ChainView, Committee] | None:
         if self.view is None:

@@ -263,14 +263,36 @@ class Fleet:
         staged.write_text(json.dumps(self.chain))
         os.replace(staged, self.chain_path)
 
-    def start(
-        self, name: str, *, port: int = 0, kill_at: str = "never", kill_passes: int = 1, capacity: int = 1 << 28
-    ) -> NodeProcess:
+    def start(self, name: str, **options: Any) -> NodeProcess:
         """Start a node and wait until it listens."""
+        return self.start_all([name], **options)[0]
+
+    def start_all(self, names: Sequence[str], **options: Any) -> list[NodeProcess]:
+        """Start nodes side by side and wait until each listens."""
+        started = [(name, *self._launch(name, **options)) for name in names]
+        nodes = []
+        for name, config, process in started:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, (self._root / f"{name}.log").read_text()
+            said = json.loads(line)
+            nodes.append(
+                NodeProcess(
+                    home=self._root / name,
+                    config=config,
+                    process=process,
+                    url=said["url"],
+                    key=bytes.fromhex(said["key"]),
+                )
+            )
+        return nodes
+
+    def _launch(
+        self, name: str, *, port: int = 0, kill_at: str = "never", kill_passes: int = 1, capacity: int = 1 << 28
+    ) -> tuple[Path, subprocess.Popen[str]]:
         config = self._root / f"{name}.{secrets.token_hex(4)}.json"
-        home = self._root / name
         values = {
-            "home": str(home),
+            "home": str(self._root / name),
             "port": port,
             "chain": str(self.chain_path),
             "capacity_bytes": capacity,
@@ -278,8 +300,7 @@ class Fleet:
             "kill_passes": kill_passes,
         }
         config.write_text(json.dumps(values))
-        log = (self._root / f"{name}.log").open("a")
-        with log:
+        with (self._root / f"{name}.log").open("a") as log:
             process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("node_process.py")), str(config)],
                 stdout=subprocess.PIPE,
@@ -287,16 +308,13 @@ class Fleet:
                 text=True,
             )
         self._processes.append(process)
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, (self._root / f"{name}.log").read_text()
-        said = json.loads(line)
-        return NodeProcess(home=home, config=config, process=process, url=said["url"], key=bytes.fromhex(said["key"]))
+        return config, process
 
-    def seat(self, nodes: Sequence[NodeProcess], *, epoch: int = 1) -> Committee:
-        """Make the nodes the committee of an epoch and wait until each knows it."""
+    def seat(self, nodes: Sequence[NodeProcess]) -> Committee:
+        """Make the nodes the committee of the next epoch, from 1, in a new block."""
+        epoch = 1 + max((entry["epoch"] for entry in self.chain["committees"]), default=0)
         entry = {"epoch": epoch, "seats": [{"key": node.key.hex(), "url": node.url} for node in nodes]}
-        self.save_chain(committees=[entry, *self.chain["committees"][:1]])
+        self.save_chain(height=self.chain["height"] + 1, committees=[entry, *self.chain["committees"][:1]])
         return Committee(
             epoch=Epoch(epoch),
             seats=tuple(Seat(index=ShardIndex(index), key=node.key, url=node.url) for index, node in enumerate(nodes)),
@@ -314,13 +332,24 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Node processes of one test."""
     root = tmp_path / "fleet"
     root.mkdir()
-    made = Fleet(root)
+    yield from _open_fleet(root)
+
+
+@pytest.fixture(scope="module")
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Node processes of a whole module: starting four takes seconds."""
+    yield from _open_fleet(tmp_path_factory.mktemp("fleet"))
+
+
+def _open_fleet(root: Path) -> Iterator[Fleet]:
+    fleet = Fleet(root)
     try:
-        yield made
+        yield fleet
     finally:
-        made.close()
+        fleet.close()
 
 
 @pytest.fixture

@@ -180,6 +180,19 @@ async def test_with_expect_100_an_accepted_body_is_asked_for(serve: Serve, make_
         assert status == 200, body
 
 
+async def test_with_expect_100_an_early_answer_does_not_spoil_the_connection(serve: Serve, make_shard: Any) -> None:
+    shard = make_shard(b"x" * 200_000)
+    async with serve() as node, aiohttp.ClientSession() as session:
+        for _ in range(3):
+            status, body, _ = await send(session, node.url, make_put(shard), shard.body, expect100=True)
+            assert status == 200, body
+            async with session.get(node.url + shard_path(shard.offer.blob, 0)) as answer:
+                assert await answer.read() == shard.body
+        status, body, _ = await send(session, node.url, make_put(shard, epoch=Epoch(9)), shard.body, expect100=True)
+        assert status == 403
+        assert (await send(session, node.url, make_put(shard), shard.body))[0] == 200
+
+
 async def test_too_many_uploads_at_once(serve: Serve, make_shard: Any, wait_until_async: Any) -> None:
     slow, other = make_shard(b"x" * 1_000), make_shard(b"y" * 1_000)
     go = asyncio.Event()

@@ -1,0 +1,98 @@
+"""The node's two ports to the chain over contracts.bindings: questions, and registration.
+
+Apart from the ports themselves, because the Ethereum libraries take a second to load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError
+from contracts.bindings.sender import Sender
+from contracts.bindings.types import StorageNode
+from da.core.types import BlobId, Committee, Epoch, Height
+from storage.committees import make_committee
+from storage.core.errors import ChainUnreachable
+
+T = TypeVar("T")
+
+REGISTRATION_GAS = 1_000_000
+"""Gas set aside for registerNode and some updates; a published native call costs less (CHAIN.md, gas table)."""
+
+
+class RpcChain:
+    """ChainPort over contracts.bindings; called from one thread at a time."""
+
+    def __init__(self, client: ChainClient) -> None:
+        """Ask through ``client``."""
+        self._client = client
+        self._cached: dict[Epoch, Committee] = {}
+
+    def get_genesis_hash(self) -> bytes:
+        """Return the 32 bytes that receipts are bound to."""
+        return _ask(self._client.genesis_hash)
+
+    def get_height(self) -> Height:
+        """Return the newest block height."""
+        return Height(_ask(self._client.height))
+
+    def get_committees(self) -> tuple[Committee, ...]:
+        """Return the current committee and then the one before; snapshots never change, so they are kept."""
+        epoch = _ask(self._client.storage.epoch)
+        wanted = [Epoch(number) for number in (epoch, epoch - 1) if number >= 1]
+        found = {number: self._cached.get(number) or self._fetch(number) for number in wanted}
+        self._cached = {number: committee for number, committee in found.items() if committee.seats}
+        return tuple(found.values())
+
+    def get_release_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
+        """Return the release height of each blob, 0 where unknown."""
+        heights = _ask(lambda: self._client.storage.release_heights(tuple(blobs)))
+        if len(heights) != len(blobs):
+            raise ChainUnreachable(f"releaseHeights answered {len(heights)} heights for {len(blobs)} blobs")
+        return heights
+
+    def _fetch(self, epoch: Epoch) -> Committee:
+        return make_committee(epoch, _ask(lambda: self._client.storage.committee(epoch)))
+
+
+class RpcRegistration:
+    """RegistrationPort over contracts.bindings."""
+
+    def __init__(self, client: ChainClient, sender: Sender) -> None:
+        """Send as ``sender``."""
+        self._client = client
+        self._sender = sender
+
+    def get_node(self) -> StorageNode:
+        """Return the operator's node."""
+        return _ask(lambda: self._client.storage.node(self._sender.address))
+
+    def get_funds(self) -> tuple[int, int]:
+        """Return the balance and what registration may cost, at twice the present gas price."""
+        price = int(_ask(lambda: self._client.request("eth_gasPrice")), 16)
+        return _ask(lambda: self._client.balance(self._sender.address)), 2 * price * REGISTRATION_GAS
+
+    def get_genesis_hash(self) -> bytes:
+        """Return the 32 bytes that the key proof is bound to."""
+        return _ask(self._client.genesis_hash)
+
+    def register(self, *, url: str, key: bytes, key_proof: bytes, capacity_bytes: int) -> None:
+        """Send registerNode and wait for its block."""
+        self._sender.send("Storage", "registerNode", url, key, key_proof, capacity_bytes)
+
+    def update(self, *, url: str, capacity_bytes: int) -> None:
+        """Send updateNode and wait for its block."""
+        self._sender.send("Storage", "updateNode", url, capacity_bytes)
+
+
+def _ask(question: Callable[[], T]) -> T:
+    """Return the answer.
+
+    Raises: ChainUnreachable for everything that is none.
+    """
+    try:
+        return question()
+    except BindingError as error:
+        raise ChainUnreachable(f"the chain gave no answer: {error}") from error

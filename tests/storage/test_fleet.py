@@ -1,0 +1,224 @@
+"""Four real node processes and da's client: dead, lying, too few, expired, stopped, chain away."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from da.blocking import BlobClient
+from da.core.certificate import verify_certificate
+from da.core.errors import FaultKind, HeaderUnavailable, NotEnoughReceipts, NotEnoughShards
+from da.core.types import Committee, Height, Seat, ShardIndex, Tier
+from da.protocol import PutRequest, encode_put, shard_path
+from storage.core.expiry import GRACE_BLOCKS, PINNED
+
+pytestmark = pytest.mark.integration
+
+GENESIS_HASH = bytes(range(32))
+DATA = os.urandom(300_000)
+
+
+@pytest.fixture
+def client() -> Iterator[BlobClient]:
+    with BlobClient(deadline_seconds=5.0) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def four(shared_fleet: Any) -> list[Any]:
+    """Four nodes; a test that ends one starts it again under its name."""
+    nodes: list[Any] = shared_fleet.start_all([f"node-{index}" for index in range(4)])
+    return nodes
+
+
+def disperse(client: BlobClient, committee: Committee, *, tier: Tier = Tier.HOT, expiry: int = 1_000) -> Any:
+    return client.disperse(
+        DATA, committee=committee, genesis_hash=GENESIS_HASH, tier=tier, expiry=Height(expiry), leaf_bytes=1024
+    )
+
+
+def get_status(node: Any) -> dict[str, Any]:
+    with urllib.request.urlopen(node.url + "/v1/status", timeout=5) as answer:
+        value: dict[str, Any] = json.load(answer)
+        return value
+
+
+def make_committee(fleet: Any, nodes: list[Any]) -> Committee:
+    made: Committee = fleet.seat(nodes)
+    return made
+
+
+class Liar:
+    """Passes requests on to a real node, and flips one byte of every shard that comes back."""
+
+    def __init__(self, honest_url: str) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                with urllib.request.urlopen(honest_url + self.path, timeout=5) as answer:
+                    body = bytearray(answer.read())
+                if re.search(r"/shards/\d+$", self.path):
+                    body[len(body) // 2] ^= 1
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+def test_what_was_never_certified_gives_its_room_back(
+    shared_fleet: Any, four: list[Any], client: BlobClient, wait_until: Any
+) -> None:
+    """Case 56: uploaded, and the client died before it registered; the unfinished lease ends by height."""
+    committee = make_committee(shared_fleet, four)
+    certificate = disperse(client, committee, tier=Tier.TEMPORARY, expiry=200)
+    again = disperse(client, committee, tier=Tier.TEMPORARY, expiry=210)
+    assert again.terms.blob == certificate.terms.blob
+    assert all(get_status(node)["space"]["num_shards"] == 1 for node in four)
+    shared_fleet.save_chain(height=210 + GRACE_BLOCKS - 1)
+    wait_until(lambda: all(get_status(node)["chain"]["height"] == 229 for node in four), "the height is known")
+    assert all(get_status(node)["space"]["num_shards"] == 1 for node in four)
+    shared_fleet.save_chain(height=210 + GRACE_BLOCKS)
+    wait_until(lambda: all(get_status(node)["space"]["used_bytes"] == 0 for node in four), "the room comes back")
+    with pytest.raises((HeaderUnavailable, NotEnoughShards)):
+        client.retrieve(certificate.terms.blob, committee=committee, max_bytes=len(DATA))
+
+
+def test_reads_go_on_without_the_chain_and_writes_with_the_known_committee(
+    shared_fleet: Any, four: list[Any], client: BlobClient, wait_until: Any
+) -> None:
+    committee = make_committee(shared_fleet, four)
+    blob = disperse(client, committee).terms.blob
+    shared_fleet.save_chain(is_down=True)
+    wait_until(lambda: not any(get_status(node)["chain"]["is_reachable"] for node in four), "the chain is away")
+    assert client.retrieve(blob, committee=committee, max_bytes=len(DATA)).data == DATA
+    assert len(disperse(client, committee, expiry=2_000).signatures) >= 3
+    assert four[2].stop() == 0
+    four[2] = shared_fleet.start("node-2")
+    with urllib.request.urlopen(four[2].url + shard_path(blob, 2), timeout=5) as answer:
+        assert answer.status == 200
+    assert get_status(four[2])["chain"]["height"] is None
+    height = shared_fleet.chain["height"] + 5
+    shared_fleet.save_chain(is_down=False, height=height)
+    wait_until(lambda: get_status(four[2])["chain"]["height"] == height, "it catches up")
+
+
+def test_expiry_follows_the_chain_and_downtime_revives_nothing(
+    shared_fleet: Any, four: list[Any], client: BlobClient, wait_until: Any
+) -> None:
+    """Case 53: pinned stays; released goes; a node that slept over it does not bring it back, nor sign it again."""
+    committee = make_committee(shared_fleet, four)
+    pinned = disperse(client, committee, expiry=300).terms.blob
+    shared_fleet.save_chain(releases={pinned.hex(): PINNED}, height=5_000)
+    wait_until(lambda: all(get_status(node)["chain"]["height"] == 5_000 for node in four), "the height is known")
+    assert client.retrieve(pinned, committee=committee, max_bytes=len(DATA)).data == DATA
+    assert four[0].stop() == 0
+    shared_fleet.save_chain(releases={pinned.hex(): 5_010}, height=5_200)
+    wait_until(
+        lambda: all(get_status(node)["space"]["num_shards"] == 0 for node in four[1:]), "the released blob is deleted"
+    )
+    four[0] = shared_fleet.start("node-0")
+    wait_until(lambda: get_status(four[0])["space"]["num_shards"] == 0, "the sleeper deletes it too")
+    with pytest.raises(NotEnoughReceipts, match="expiry 300 is not after height 5201"):
+        disperse(client, make_committee(shared_fleet, four), expiry=300)
+
+
+def test_one_dead_and_one_lying_then_two_dead(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
+    """Cases 78 and 64: reads are right and name both culprits; two dead certify nothing, and the error says who."""
+    committee = make_committee(shared_fleet, four)
+    certificate = disperse(client, committee, expiry=9_000)
+    verify_certificate(certificate, committee, genesis_hash=GENESIS_HASH, height=Height(5_300))
+    assert len(certificate.signatures) == 4
+    order = [event["event"] for event in four[2].read_trace() if event["blob"] == certificate.terms.blob.hex()]
+    assert order[-5:] == ["received", "synced", "renamed", "indexed", "signed"]
+    four[0].kill()
+    liar = Liar(four[1].url)
+    try:
+        seats = list(committee.seats)
+        seats[1] = Seat(index=ShardIndex(1), key=seats[1].key, url=liar.url)
+        retrieved = client.retrieve(
+            certificate.terms.blob, committee=replace(committee, seats=tuple(seats)), max_bytes=len(DATA)
+        )
+    finally:
+        liar.close()
+    assert retrieved.data == DATA
+    assert {fault.seat: fault.kind for fault in retrieved.report.faults} == {
+        0: FaultKind.UNREACHABLE,
+        1: FaultKind.BAD_SHARD,
+    }
+    assert retrieved.report.seats == (2, 3)
+    four[3].kill()
+    with pytest.raises(NotEnoughReceipts, match="expected at least 3; nothing is certified") as caught:
+        client.disperse(b"another", committee=committee, genesis_hash=GENESIS_HASH, tier=Tier.HOT, expiry=Height(9_000))
+    assert {fault.seat for fault in caught.value.faults} >= {0, 3}
+    for index in (0, 3):
+        assert four[index].url in str(caught.value)
+
+
+def test_a_stop_is_orderly_even_with_an_upload_under_way(fleet: Any, make_shard: Any, get_files: Any) -> None:
+    node = fleet.start("single")
+    fleet.seat([node])
+    shard = make_shard(os.urandom(1_000_000))
+    offer = shard.offer
+    path, fields = encode_put(
+        PutRequest(
+            blob=offer.blob,
+            seat=offer.shard,
+            epoch=offer.epoch,
+            tier=offer.tier,
+            expiry=offer.expiry,
+            header=offer.header,
+        )
+    )
+    host, port = node.url.removeprefix("http://").split(":")
+    head = f"PUT {path} HTTP/1.1\r\nHost: node\r\nContent-Length: {len(shard.body)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(head.encode() + shard.body[:600_000])
+        end = time.monotonic() + 10
+        while get_status(node)["space"]["reserved_bytes"] == 0:
+            assert time.monotonic() < end, "the upload is not admitted"
+        started = time.monotonic()
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait() == 0
+        assert time.monotonic() - started < 5
+    assert get_files(node.home) == {}
+
+
+def test_two_nodes_can_not_share_a_home(fleet: Any) -> None:
+    node = fleet.start("single")
+    second = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("node_process.py")), str(node.config)],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert second.returncode != 0
+    assert "is in use by another storage-node" in second.stderr
