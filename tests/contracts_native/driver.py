@@ -101,6 +101,7 @@ class Chain:
         self.height = 1
         self.logs: list[Log] = []
         self.gas_used = 0
+        self.minted = 0
         self.nodes: list[Node] = []
         self.contracts: dict[str, NativeContract] = {contract.name: contract for contract in SYSTEM_CONTRACTS}
         initialise_contracts(self.state, params or ContractParams())
@@ -135,7 +136,7 @@ class Chain:
         address = self.contracts[contract].address
         account = make_address(sender) if isinstance(sender, str) else Address(sender)
         if get_balance(self.state, account) < value:
-            credit(self.state, account, FUNDS)
+            self._mint(account, FUNDS)
         mark = self.state.begin()
         transfer(self.state, account, address, value)
         context = self._context(account, value, is_static=False, gas=gas)
@@ -212,7 +213,7 @@ class Chain:
 
     def fund(self, name: str, amount: int = FUNDS) -> Address:
         """Create money for a name and return its address."""
-        credit(self.state, make_address(name), amount)
+        self._mint(make_address(name), amount)
         return make_address(name)
 
     def balance(self, name: str | bytes) -> int:
@@ -322,6 +323,10 @@ class Chain:
         return make_hash((self.view("Training", "root", run, t), counted))
 
     # -- private
+
+    def _mint(self, account: Address, amount: int) -> None:
+        credit(self.state, account, amount)
+        self.minted += amount
 
     def _context(self, account: Address, value: int, *, is_static: bool, gas: int) -> CallContext:
         return CallContext(
