@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 import signal
 import sys
 import threading
@@ -29,6 +27,7 @@ from storage.client import CERTIFY_BLOCKS, StorageClient, parse_blob_id
 from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, UnknownBlob
 from storage.core.tiers import parse_tier
 from storage.sizes import format_size, parse_size
+from storage.whole_file import create_whole
 
 FAILED = 1
 """Exit code: the chain or the network failed."""
@@ -186,35 +185,6 @@ def main() -> None:
     """Run the command line; SIGTERM stops it as tidily as Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
     app()
-
-
-@contextmanager
-def create_whole(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Give a function that writes a file whole: under another name, synced, then renamed.
-
-    Whatever happens in the block, ``path`` is as it was before, or complete; nothing else stays behind.
-    """
-    staged = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    fd = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-    is_written = False
-
-    def write(data: bytes) -> None:
-        nonlocal is_written
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-        is_written = True
-
-    try:
-        try:
-            yield write
-        finally:
-            os.close(fd)
-        if is_written:
-            os.rename(staged, path)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def format_wei(amount: int) -> str:

@@ -1,0 +1,278 @@
+"""Commands for people: readable errors, exit codes, whole files only."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from contracts.bindings.types import Blob, BlobState
+from da.client import Retrieved, RetrieveReport
+from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
+from storage import cli, node_cli
+from storage.cli import format_wei
+from storage.core.errors import StorageError, UnknownBlob
+from storage.node.keys import load_or_create_receipt_key
+from storage.node.service import NodeConfig
+from storage.sizes import format_size, parse_size
+from storage.whole_file import create_whole
+
+BLOB = "ab" * 32
+FAULT = SeatFault(seat=2, url="http://x", kind=FaultKind.BAD_SHARD, reason="root differs")
+
+
+class FakeStorage:
+    """StorageClient as far as the commands use it."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.data = b"the bytes"
+
+    def get(self, blob: bytes) -> Any:
+        if self.error is not None:
+            raise self.error
+        report = RetrieveReport(seats=(0, 1), faults=(FAULT,))
+        return Retrieved(data=self.data, header=None, report=report)  # type: ignore[arg-type]
+
+    def put(self, data: bytes, **_: Any) -> Any:
+        assert self.error is not None
+        raise self.error
+
+    def quote(self, *, tier: int, size_bytes: int, blocks: int) -> int:
+        return size_bytes * blocks
+
+    def stat(self, blob: bytes) -> Blob:
+        return Blob(
+            blob=blob,
+            owner="0x00",
+            size_bytes=9,
+            tier=1,
+            epoch=3,
+            certified_height=10,
+            expiry_height=20,
+            release_height=2**64 - 1,
+            state=BlobState.LIVE,
+            paid=5,
+        )
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStorage:
+    storage = FakeStorage()
+
+    @contextmanager
+    def opened(urls: list[str], deadline: float) -> Iterator[Any]:
+        yield SimpleNamespace(), storage, SimpleNamespace(bytes_sent=0, bytes_received=0)
+
+    monkeypatch.setattr(cli, "_open", opened)
+    return storage
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def test_get_writes_the_file_and_names_the_culprit(fake: FakeStorage, tmp_path: Path) -> None:
+    out = tmp_path / "out.bin"
+    result = run("get", "0x" + BLOB, "-o", str(out))
+    assert result.exit_code == 0
+    assert out.read_bytes() == b"the bytes"
+    assert "verified, from seats 0, 1" in result.output
+    assert "seat 2 (http://x): bad-shard: root differs" in result.output
+    value = json.loads(run("get", BLOB, "-o", str(out), "--json").output)
+    assert (value["size_bytes"], value["seats"], len(value["faults"])) == (9, [0, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownBlob(blob=bytes.fromhex(BLOB)), cli.NOT_FOUND),
+        (NotEnoughShards(blob=bytes(32), expected=2, got=1, faults=(FAULT,)), cli.NOT_READABLE),
+        (StorageError("something"), cli.FAILED),
+        (KeyboardInterrupt(), cli.INTERRUPTED),
+        (OSError("no space"), cli.FAILED),
+    ],
+)
+def test_a_failed_get_leaves_what_was_there(fake: FakeStorage, tmp_path: Path, error: Any, code: int) -> None:
+    """Case 77: cut at any moment, the final name has the old bytes or none, and nothing else is left."""
+    out = tmp_path / "out.bin"
+    fake.error = error
+    result = run("get", BLOB, "-o", str(out), "--json")
+    assert result.exit_code == code
+    assert json.loads(result.output)["error"] == type(error).__name__
+    assert list(tmp_path.iterdir()) == []
+    out.write_bytes(b"old")
+    assert run("get", BLOB, "-o", str(out)).exit_code == code
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_put_that_is_not_certified_has_its_own_exit_code(fake: FakeStorage, tmp_path: Path) -> None:
+    file, key = tmp_path / "file", tmp_path / "key"
+    file.write_bytes(b"x")
+    key.write_text("11" * 32)
+    key.chmod(0o600)
+    fake.error = NotEnoughReceipts(expected=3, got=2, faults=(FAULT,))
+
+    def sender(*_: object) -> None:
+        return None
+
+    original, cli.Sender = cli.Sender, sender  # type: ignore[assignment,misc]
+    try:
+        result = run("put", str(file), "--key-file", str(key))
+    finally:
+        cli.Sender = original  # type: ignore[misc]
+    assert result.exit_code == cli.NOT_STORED
+    assert "seat 2 (http://x)" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get", "xyz", "-o", "out"),
+        ("get", "ab" * 31, "-o", "out"),
+        ("stat", "ab"),
+        ("quote", "10 bananas"),
+        ("put", "missing", "--key-file", "missing"),
+    ],
+)
+def test_invalid_input_is_exit_2(
+    fake: FakeStorage, arguments: tuple[str, ...], monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == cli.BAD_INPUT
+    assert result.output.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cold_is_refused_by_name(fake: FakeStorage) -> None:
+    result = run("quote", "1GB", "--tier", "lukewarm")
+    assert result.exit_code == cli.FAILED
+    assert "lukewarm" in result.output
+
+
+def test_quote_and_stat(fake: FakeStorage) -> None:
+    value = json.loads(run("quote", "1KB", "--blocks", "10", "--json").output)
+    assert (value["fee_wei"], value["max_fee_wei"]) == (10_000, 110_000)
+    value = json.loads(run("stat", BLOB, "--json").output)
+    assert (value["is_pinned"], value["release_height"], value["state"]) == (True, None, "LIVE")
+    assert "pinned by a run" in run("stat", BLOB).output
+
+
+def test_create_whole_survives_a_kill(tmp_path: Path) -> None:
+    """SIGKILL in the middle: nothing under the final name."""
+    program = (
+        "import os, pathlib, signal, sys\n"
+        "from storage.whole_file import create_whole\n"
+        "with create_whole(pathlib.Path(sys.argv[1])) as write:\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    out = tmp_path / "model.bin"
+    result = subprocess.run([sys.executable, "-c", program, str(out)], timeout=60, check=False)
+    assert result.returncode == -9
+    assert not out.exists()
+    assert all(path.name.endswith(".part") for path in tmp_path.iterdir())
+
+
+def test_create_whole_without_a_write_makes_nothing(tmp_path: Path) -> None:
+    with create_whole(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("1GB", 10**9), ("1.5GiB", 3 << 29), ("2 kib", 2048), ("0.5KB", 500), ("7B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1.2.3", "1 XB", "1e9", "١GB"])
+def test_invalid_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+def test_amounts_and_sizes_for_people() -> None:
+    assert format_size(10**12) == "1.0 TB"
+    assert format_wei(123 * 10**18 + 1) == "123.000000000000000001 tokens"
+
+
+def test_keys_are_made_once_and_readable_by_the_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "receipt.key"
+    first, second = load_or_create_receipt_key(path), load_or_create_receipt_key(path)
+    assert first.public == second.public
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"capacity_bytes": 5}, "capacity_bytes 5"), ({"host": "0.0.0.0"}, "needs advertise_url")],
+)
+def test_invalid_node_config(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    values: dict[str, Any] = {"home": tmp_path, "host": "127.0.0.1", "port": 0, "capacity_bytes": 1 << 20}
+    with pytest.raises(StorageError, match=words):
+        NodeConfig(**{**values, **changes})
+
+
+@pytest.mark.parametrize("listen", ["9001", "host:", "host:99999", "host:http"])
+def test_invalid_listen_address(tmp_path: Path, listen: str) -> None:
+    arguments = ["start", "--home", str(tmp_path), "--chain", "http://127.0.0.1:1", "--listen", listen, "--json"]
+    result = CliRunner().invoke(node_cli.app, arguments)
+    assert result.exit_code == node_cli.BAD_INPUT
+    assert "expected host:port" in json.loads(result.stdout)["message"]
+
+
+def test_status_of_nobody() -> None:
+    result = CliRunner().invoke(node_cli.app, ["status", "--url", "http://127.0.0.1:1", "--json"])
+    assert result.exit_code == node_cli.NOT_REACHED
+    assert "is storage-node start running there" in json.loads(result.stdout)["message"]
+
+
+@pytest.mark.integration
+def test_a_node_starts_serves_and_stops_while_the_chain_is_down(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "storage.node_cli", "start", "--home", str(tmp_path / "home"), "--json"]
+    command += ["--chain", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--capacity", "10MB"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "default"},
+    )
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        with urllib.request.urlopen(said["url"] + "/v1/status", timeout=10) as answer:
+            value = json.load(answer)
+        assert value["node"]["registration"] == "waiting for chain"
+        assert value["node"]["address"] == said["operator"]
+        shown = subprocess.run(
+            [sys.executable, "-m", "storage.node_cli", "status", "--url", said["url"]],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert "waiting for chain" in shown.stdout
+        process.terminate()
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+    for name in ("operator.key", "receipt.key"):
+        assert stat.S_IMODE((tmp_path / "home" / name).stat().st_mode) == 0o600
