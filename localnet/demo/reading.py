@@ -43,7 +43,8 @@ def read_state(url: str, run: int) -> list[str]:
     info = _call(training, "run", run)
     last = info["numSettled"] - 1
     lines = [
-        f"web3.py {version('web3')} on chain {w3.eth.chain_id}, block {w3.eth.block_number}, contract {TRAINING_ADDRESS}:",
+        f"web3.py {version('web3')} on chain {w3.eth.chain_id}, block {w3.eth.block_number}, contract"
+        f" {TRAINING_ADDRESS}:",
         f"  run({run}): {RUN_STATES[info['state']]}, {info['numSettled']} of {info['numRoundsTotal']} rounds settled, "
         f"{info['numMembers']} members, recipe {_short(info['recipeDigest'])}, "
         f"pay {format_tokens(info['paidRewards'])}, storage {format_tokens(info['paidStorage'])}",
