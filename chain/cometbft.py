@@ -179,6 +179,7 @@ def write_config(
         "[rpc]",
         f'laddr = "tcp://{rpc_listen}"',
         "max_body_bytes = 1000000",
+        "max_request_batch_size = 100",
         "",
         "[p2p]",
         f'laddr = "tcp://{p2p_listen}"',
