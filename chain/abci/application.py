@@ -402,8 +402,7 @@ class ChainApplication:
         return self._parameters
 
     def _read_account(self, address: Address) -> tuple[Nonce, Amount]:
-        overlay = Overlay(self._store.committed.state)
-        return accounts.get_nonce(overlay, address), accounts.get_balance(overlay, address)
+        return accounts.get_account(self._store.committed.state, address)
 
 
 def _refuse_query(reason: str) -> pb.ResponseQuery:

@@ -6,7 +6,7 @@ Invariant: money moves only through ``transfer``, ``credit`` and ``debit``.
 
 from __future__ import annotations
 
-from chain.core.state import Overlay
+from chain.core.state import Base, Overlay
 from chain.core.types import Address, Amount, Nonce
 
 ACCOUNT_PREFIX = b"a/"
@@ -37,6 +37,12 @@ def get_balance(state: Overlay, address: Address) -> Amount:
     return Amount(_load(state, address)[1])
 
 
+def get_account(state: Base, address: Address) -> tuple[Nonce, Amount]:
+    """Return nonce and balance, of committed state too."""
+    nonce, balance = _load(state, address)
+    return Nonce(nonce), Amount(balance)
+
+
 def bump_nonce(state: Overlay, address: Address) -> None:
     """Add one to the nonce."""
     nonce, balance = _load(state, address)
@@ -63,7 +69,7 @@ def transfer(state: Overlay, sender: Address, to: Address, amount: int) -> None:
     credit(state, to, amount)
 
 
-def _load(state: Overlay, address: Address) -> tuple[int, int]:
+def _load(state: Base, address: Address) -> tuple[int, int]:
     value = state.get(ACCOUNT_PREFIX + address)
     if value is None:
         return 0, 0
