@@ -24,7 +24,7 @@ from contracts.bindings.sender import Sender
 from da.blocking import BlobClient
 from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
 from storage.client import CERTIFY_BLOCKS, StorageClient, parse_blob_id
-from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, UnknownBlob
+from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, TierUnavailable, UnknownBlob
 from storage.core.tiers import parse_tier
 from storage.sizes import format_size, parse_size
 from storage.whole_file import create_whole
@@ -219,7 +219,15 @@ def _errors(as_json: bool) -> Iterator[None]:
         _fail(error, NOT_STORED, as_json)
     except RetrieveFailed as error:
         _fail(error, NOT_READABLE, as_json)
-    except (InvalidBlobText, ValueError, KeyFileError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except (
+        InvalidBlobText,
+        TierUnavailable,
+        ValueError,
+        KeyFileError,
+        FileNotFoundError,
+        IsADirectoryError,
+        PermissionError,
+    ) as error:
         _fail(error, BAD_INPUT, as_json)
     except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
         _fail(error, FAILED, as_json)

@@ -34,6 +34,7 @@ class Stored:
     blob: BlobId
     size_bytes: int
     tier: Tier
+    """The one that is paid for, at least what was asked."""
     expiry: Height
     """Kept at least until this height."""
     fee: int
@@ -122,14 +123,15 @@ class StorageClient:
         blob = certificate.terms.blob
         fee = 0
         kept_until = self._chain.storage.lease_expiry(blob, sender.address)
-        if kept_until < asked_at + blocks or self._chain.storage.blob(blob).tier < int(tier):
+        kept_tier = Tier(self._chain.storage.blob(blob).tier)
+        if kept_until < asked_at + blocks or kept_tier < tier:
             outcome = sender.send("Storage", "certify", encode_certificate(certificate), value=max_fee)
             fee = int(outcome.event("BlobCertified").fields["fee"])
-            kept_until = expiry
+            kept_until, kept_tier = expiry, tier
         return Stored(
             blob=blob,
             size_bytes=size_bytes,
-            tier=tier,
+            tier=kept_tier,
             expiry=Height(kept_until),
             fee=fee,
             max_fee=max_fee,

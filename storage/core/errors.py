@@ -61,12 +61,12 @@ class LengthRequired(StoreRefusal):
 
 
 class TierUnavailable(StoreRefusal):
-    """The tier is declared, and this node does not keep it."""
+    """No store of this version keeps the tier; it may be declared."""
 
     def __init__(self, *, tier: str, served: tuple[str, ...]) -> None:
         self.tier = tier
         self.served = served
-        super().__init__(f"tier {tier} is not kept by this node, expected one of {', '.join(served)}")
+        super().__init__(f"tier {tier} is not kept by stores of this version, expected one of {', '.join(served)}")
 
 
 class WrongEpoch(StoreRefusal):

@@ -156,9 +156,9 @@ def test_invalid_input_is_exit_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cold_is_refused_by_name(fake: FakeStorage) -> None:
+def test_an_unknown_tier_is_refused_by_name(fake: FakeStorage) -> None:
     result = run("quote", "1GB", "--tier", "lukewarm")
-    assert result.exit_code == cli.FAILED
+    assert result.exit_code == cli.BAD_INPUT
     assert "lukewarm" in result.output
 
 

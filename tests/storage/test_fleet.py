@@ -16,15 +16,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from contracts.bindings.types import Blob, BlobState, StorageNode, StorageNodeState
 from da.blocking import BlobClient
-from da.core.certificate import verify_certificate
+from da.core.certificate import decode_certificate, verify_certificate
 from da.core.errors import FaultKind, HeaderUnavailable, NotEnoughReceipts, NotEnoughShards
-from da.core.types import Committee, Height, Seat, ShardIndex, Tier
+from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from da.protocol import PutRequest, encode_put, shard_path
+from storage.client import CERTIFY_BLOCKS, StorageClient
+from storage.core.errors import BlobReleased, NoCommittee, TierUnavailable, UnknownBlob
 from storage.core.expiry import GRACE_BLOCKS, PINNED
 
 pytestmark = pytest.mark.integration
@@ -149,6 +153,119 @@ def test_expiry_follows_the_chain_and_downtime_revives_nothing(
         disperse(client, make_committee(shared_fleet, four), expiry=300)
 
 
+class ChainDouble:
+    """ChainClient as far as StorageClient uses it, over the fleet's chain; certificates are verified as there."""
+
+    def __init__(self, fleet: Any, committee: Committee) -> None:
+        self._fleet = fleet
+        self._committee = committee
+        self.address = "0x" + "11" * 20
+        self.storage = self
+        self.records: dict[bytes, Blob] = {}
+        self.payments: list[int] = []
+
+    def height(self) -> int:
+        height: int = self._fleet.chain["height"]
+        return height
+
+    def genesis_hash(self) -> bytes:
+        return GENESIS_HASH
+
+    def epoch(self) -> int:
+        return self._committee.epoch
+
+    def committee(self, epoch: int) -> tuple[StorageNode, ...]:
+        if epoch != self._committee.epoch:
+            return ()
+        return tuple(
+            StorageNode(
+                operator="0x",
+                key=seat.key,
+                url=seat.url + "/",
+                capacity_bytes=1,
+                state=StorageNodeState.REGISTERED,
+                registered_height=1,
+            )
+            for seat in self._committee.seats
+        )
+
+    def quote(self, tier: int, size_bytes: int, blocks: int) -> int:
+        return (tier + 1) * size_bytes * blocks
+
+    def lease_expiry(self, blob: bytes, owner: str) -> int:
+        return self.blob(blob).expiry_height
+
+    def blob(self, blob: bytes) -> Blob:
+        return self.records.get(blob) or Blob(
+            blob=blob,
+            owner="0x",
+            size_bytes=0,
+            tier=0,
+            epoch=0,
+            certified_height=0,
+            expiry_height=0,
+            release_height=0,
+            state=BlobState.UNKNOWN,
+            paid=0,
+        )
+
+    def send(self, contract: str, function: str, encoded: bytes, *, value: int) -> Any:
+        """Be the Sender too."""
+        assert (contract, function) == ("Storage", "certify")
+        certificate = decode_certificate(encoded)
+        verify_certificate(certificate, self._committee, genesis_hash=GENESIS_HASH, height=Height(self.height()))
+        terms = certificate.terms
+        fee = self.quote(int(terms.tier), terms.size_bytes, terms.expiry - self.height())
+        assert fee <= value
+        self.payments.append(fee)
+        self.records[terms.blob] = Blob(
+            blob=terms.blob,
+            owner=self.address,
+            size_bytes=terms.size_bytes,
+            tier=int(terms.tier),
+            epoch=terms.epoch,
+            certified_height=self.height(),
+            expiry_height=terms.expiry,
+            release_height=terms.expiry,
+            state=BlobState.LIVE,
+            paid=fee,
+        )
+        return SimpleNamespace(event=lambda name: SimpleNamespace(fields={"fee": fee}))
+
+
+def test_put_and_get_pay_once(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
+    """Case 56 for people: a put that was cut is repeated, resumes, and pays once."""
+    committee = make_committee(shared_fleet, four)
+    chain: Any = ChainDouble(shared_fleet, committee)
+    storage = StorageClient(chain, client)
+    stored = storage.put(DATA, tier=Tier.TEMPORARY, blocks=500, sender=chain)
+    assert stored.fee == stored.max_fee == len(DATA) * (500 + CERTIFY_BLOCKS)
+    again = storage.put(DATA, tier=Tier.TEMPORARY, blocks=500, sender=chain)
+    assert (again.blob, again.fee, again.expiry) == (stored.blob, 0, stored.expiry)
+    assert len(chain.payments) == 1
+    hot = storage.put(DATA, tier=Tier.HOT, blocks=500, sender=chain)
+    assert hot.fee > 0, "another promise is another lease"
+    assert storage.get(stored.blob).data == DATA
+    assert storage.stat(stored.blob).size_bytes == len(DATA)
+    empty = storage.put(b"", tier=Tier.HOT, blocks=500, sender=chain)
+    assert storage.get(empty.blob).data == b""
+
+
+def test_get_says_what_the_chain_knows(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
+    chain: Any = ChainDouble(shared_fleet, make_committee(shared_fleet, four))
+    storage = StorageClient(chain, client)
+    with pytest.raises(UnknownBlob, match="00ff"):
+        storage.get(BlobId(b"\x00\xff" * 16))
+    stored = storage.put(b"soon gone", tier=Tier.HOT, blocks=500, sender=chain)
+    chain.records[stored.blob] = replace(chain.records[stored.blob], state=BlobState.RELEASED, release_height=77)
+    with pytest.raises(BlobReleased, match="height 77"):
+        storage.get(stored.blob)
+    with pytest.raises(NoCommittee, match="epoch 999"):
+        storage.committee(Epoch(999))
+    with pytest.raises(TierUnavailable, match="cold"):
+        storage.put(b"x", tier=Tier.COLD, blocks=500, sender=chain)
+
+
 def test_one_dead_and_one_lying_then_two_dead(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
     """Cases 78 and 64: reads are right and name both culprits; two dead certify nothing, and the error says who."""
     committee = make_committee(shared_fleet, four)
@@ -174,6 +291,10 @@ def test_one_dead_and_one_lying_then_two_dead(shared_fleet: Any, four: list[Any]
     }
     assert retrieved.report.seats == (2, 3)
     four[3].kill()
+    chain: Any = ChainDouble(shared_fleet, committee)
+    with pytest.raises(NotEnoughReceipts, match="nothing is certified"):
+        StorageClient(chain, client).put(b"not enough", tier=Tier.HOT, blocks=500, sender=chain)
+    assert chain.payments == []
     with pytest.raises(NotEnoughReceipts, match="expected at least 3; nothing is certified") as caught:
         client.disperse(b"another", committee=committee, genesis_hash=GENESIS_HASH, tier=Tier.HOT, expiry=Height(9_000))
     assert {fault.seat for fault in caught.value.faults} >= {0, 3}
