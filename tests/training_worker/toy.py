@@ -94,7 +94,7 @@ class ToyEngine:
         if round_index not in self.sent:
             self.sent[round_index] = self.progress + self.residual
             self.progress, self.residual = 0, 0
-        return struct.pack(">qq", self.gain, self.sent[round_index])
+        return struct.pack(">qqq", self.gain, self.sent[round_index], round_index)
 
     def apply(self, settlement: Any, round_index: int, own_accepted: bool | None) -> None:
         assert round_index == self.version, (round_index, self.version)
@@ -152,10 +152,10 @@ class ToyRules:
     ) -> ToySettlement:
         theta, counted, refused = state.theta, list(state.counted), 0
         for index, payload in enumerate(payloads):
-            if len(payload) != 16:
+            if len(payload) != 24:
                 refused |= 1 << index
                 continue
-            gain, units = struct.unpack(">qq", payload)
+            gain, units, _ = struct.unpack(">qqq", payload)
             theta += units
             counted.append((round_index, gain))
         return ToySettlement(ToyState(theta, tuple(counted)), refused)

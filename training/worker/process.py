@@ -149,6 +149,10 @@ def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, addre
     """Refuse early, by name, what the contract would refuse; wait a while for money."""
     member = client.training.member(config.run, address)
     is_member = member.state not in (MemberState.NONE, MemberState.LEFT)
+    if run.state is RunState.FINISHED and not is_member:
+        raise WrongRun(
+            f"run {config.run} has finished", next_step=f"take its model: trainer checkpoint pull --run {config.run}"
+        )
     if run.params.is_allow_listed and not is_member and not client.training.is_allowed(config.run, address):
         raise NotAllowedHere(
             f"run {config.run} is for listed workers, {address} is none",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError, TransactionFailed
-from contracts.bindings.types import Member, RunInfo, UpdateFate
+from contracts.bindings.types import Member, RunInfo, RunState, UpdateFate
 from training.worker.agreement import Agreement
 from training.worker.duties import Duties, Parts, join_run
 from training.worker.errors import (
@@ -36,7 +36,7 @@ from training.worker.ports import ChainPort, LocalEngine, PayloadPort, Rules, Se
 from training.worker.restore import restore_newest
 from training.worker.source import PayloadSource
 from training.worker.trace import Trace
-from training.worker.view import ChainView, compute_rejoin_is_due
+from training.worker.view import ChainView, compute_rejoin_is_due, compute_start_version
 from training.worker.watcher import POLL_SECONDS, Watcher
 
 LOG = logging.getLogger("trainer")
@@ -138,12 +138,13 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
     view = _retry_look(parts, watcher, stop)
     if view is None:
         return LoopEnd.STOPPED, 0, bytes(32)
-    if compute_rejoin_is_due(view):
+    if compute_rejoin_is_due(view) and view.run.state is not RunState.FINISHED:
         _join(parts, view)
     source = PayloadSource(
         parts.home / "payloads", parts.payloads, parts.trace, find_own=lambda digest: _find_own(journal, digest)
     )
     engine = _load_engine(parts, journal, view)
+    last_sent_round = _find_last_sent(parts, journal, view)
     if engine is not None:
         state, version = engine.canonical, engine.version
     else:
@@ -194,7 +195,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
     outbox.start()
     try:
         if engine is None:
-            engine = _catch_up(parts, agreement, watcher, stop)
+            engine = _catch_up(parts, agreement, watcher, stop, last_sent_round)
             if engine is None:
                 return (LoopEnd.STOPPED if stop.is_set() else LoopEnd.RESET), agreement.version, agreement.root
         exchange.start()
@@ -210,7 +211,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
             trace=parts.trace,
             stop=stop,
             patience=parts.patience,
-            last_sent_round=_find_last_sent(parts, journal, view),
+            last_sent_round=last_sent_round,
         ).run()
         if end is LoopEnd.RESET:
             LOG.warning("restoring from a checkpoint: %s", exchange.reset_reason)
@@ -222,8 +223,10 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         source.close()
 
 
-def _catch_up(parts: WorkerParts, agreement: Agreement, watcher: Watcher, stop: threading.Event) -> LocalEngine | None:
-    """Replay to the head, then start fresh there; None when asked to stop or when a checkpoint has overtaken us."""
+def _catch_up(
+    parts: WorkerParts, agreement: Agreement, watcher: Watcher, stop: threading.Event, last_sent_round: int
+) -> LocalEngine | None:
+    """Replay to where we start, and start fresh there; None when asked to stop or overtaken by a checkpoint."""
     view = None
     idle_since = time.monotonic()
     while not stop.is_set():
@@ -231,7 +234,8 @@ def _catch_up(parts: WorkerParts, agreement: Agreement, watcher: Watcher, stop: 
         if view is None:
             continue
         try:
-            while not stop.is_set() and agreement.adopt(view):
+            target = compute_start_version(view, parts.sender.address, last_sent_round)
+            while not stop.is_set() and agreement.version < target and agreement.adopt(view):
                 agreement.forget_outcomes()
                 idle_since = time.monotonic()
         except (ChainUnreachable, RpcError) as error:
@@ -246,7 +250,7 @@ def _catch_up(parts: WorkerParts, agreement: Agreement, watcher: Watcher, stop: 
                 raise
             stop.wait(RETRY_SECONDS)
             continue
-        if agreement.version >= view.run.head_version:
+        if agreement.version >= target:
             state, version = agreement.get_state()
             LOG.info("caught up with version %d, root %s", version, agreement.root.hex()[:16])
             return parts.rules.create_engine(state, version)

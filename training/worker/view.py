@@ -124,6 +124,16 @@ def compute_rejoin_is_due(view: ChainView) -> bool:
     return view.member.state is MemberState.DROPPED and view.height >= view.member.rejoin_height
 
 
+def compute_start_version(view: ChainView, me: str, last_sent_round: int) -> int:
+    """Return the version at which a worker without weights starts: the head, or the base of a round it can still do."""
+    bases = [
+        info.base_version
+        for index, info in view.rounds.items()
+        if info.state is RoundState.OPEN and index > last_sent_round and view.is_participant(index, me)
+    ]
+    return min([view.run.head_version, *bases])
+
+
 def compute_checkpoint_versions(run: RunInfo) -> list[int]:
     """Return the versions at which a checkpoint is due or open, newest first.
 

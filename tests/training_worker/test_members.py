@@ -1,0 +1,139 @@
+"""Workers that are late, away, dropped, or alone (cases 1, 3, 13, 18)."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from contracts.bindings.types import MemberState, RunState, UpdateFate
+from training.worker.errors import GenesisMismatch
+from training.worker.loop import LoopEnd
+
+
+def test_a_worker_with_an_erased_disk_has_the_same_root_from_chain_and_stores_alone(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=12, roundBlocks=200)
+    ann, bob = net.worker("ann", steps=4, step_seconds=0.01), net.worker("bob", gain=1000, steps=4, step_seconds=0.01)
+    ann.start()
+    bob.start()
+    net.wait_for(lambda: net.info().num_settled >= 6)
+    ann.halt()
+    bob.halt()
+    shutil.rmtree(ann.home)
+    shutil.rmtree(bob.home)
+    settled = net.info().num_settled
+    ann.rules.pause.clear()
+    ann.start()
+    net.wait_for(lambda: len(ann.rules.engines) >= 2)
+    assert ann.engine.canonical.root() == net.chain.read("Training", "root", (net.run, ann.engine.version))
+    assert ann.engine.version >= settled
+    bob.rules.pause.clear()
+    bob.start()
+    ann.join(30)
+    bob.join(30)
+    assert ann.error is None, ann.error
+    assert bob.error is None, bob.error
+    assert ann.summary.root == bob.summary.root == net.info().head_root.hex()
+    assert net.info().state is RunState.FINISHED
+
+
+def test_everybody_has_gone_and_one_newcomer_takes_the_run_to_its_end(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=8, roundBlocks=30)
+    ann = net.worker("ann", steps=4, step_seconds=0.01)
+    ann.start()
+    net.wait_for(lambda: net.info().num_settled >= 5)
+    ann.halt()
+    shutil.rmtree(ann.home)
+    zoe = net.worker("zoe", gain=1000)
+    zoe.start()
+    zoe.join(30)
+    assert zoe.error is None, zoe.error
+    assert zoe.summary.end is LoopEnd.FINISHED
+    assert zoe.summary.accepted > 0
+    assert zoe.summary.root == net.info().head_root.hex()
+
+
+def test_a_slow_worker_sends_what_it_has_and_stays_in(net: Any) -> None:
+    net.create_run(minMembers=3, numRounds=6, roundBlocks=200, graceBlocks=20)
+    fast = [net.worker(name, gain=gain) for name, gain in (("ann", 1), ("bob", 1000))]
+    slow = net.worker("sid", gain=1_000_000, steps=200, step_seconds=0.01)
+    for worker in (*fast, slow):
+        worker.start()
+    net.wait_for(lambda: net.info().num_settled >= 6, seconds=40)
+    slow.rules.pause.set()
+    for worker in (*fast, slow):
+        worker.join(30)
+        assert worker.error is None, worker.error
+    member = net.chain.read("Training", "member", (net.run, slow.ports.address))
+    assert member.drops == 0
+    assert member.accepted >= 6, "grace lets it send the steps it has"
+    assert slow.summary.root == fast[0].summary.root
+
+
+def test_a_dropped_worker_joins_again_by_itself(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=24, roundBlocks=12, graceBlocks=3)
+    ann, bob = net.worker("ann", steps=4, step_seconds=0.02), net.worker("bob", gain=1000, steps=4, step_seconds=0.02)
+    ann.start()
+    bob.start()
+    net.wait_for(lambda: net.info().num_settled >= 2 and bool(bob.rules.engines))
+    bob.ports.is_cut = True
+
+    def state() -> Any:
+        return net.chain.read("Training", "member", (net.run, bob.ports.address)).state
+
+    net.wait_for(lambda: state() is MemberState.DROPPED, seconds=20)
+    bob.ports.is_cut = False
+    net.wait_for(lambda: state() is MemberState.ACTIVE, seconds=20)
+    ann.join(40)
+    bob.join(40)
+    assert bob.error is None, bob.error
+    assert bob.summary.root == ann.summary.root
+
+
+def test_another_genesis_refuses_the_first_inner_step(net: Any) -> None:
+    net.create_run(minMembers=1)
+    ann = net.worker("ann")
+    other = ann.rules.create_genesis()
+    ann.rules.create_genesis = lambda: type(other)(theta=1)
+    ann.start().join()
+    assert isinstance(ann.error, GenesisMismatch)
+    assert ann.rules.engines == []
+
+
+def test_an_update_that_does_not_validate_is_refused_by_all_alike(net: Any) -> None:
+    net.create_run(minMembers=2, numRounds=4)
+    ann, bob = net.worker("ann", gain=1), net.worker("bob", gain=1000)
+    keep = bob.rules._keep
+
+    def spoil(engine: Any) -> Any:
+        send = engine.send
+
+        def sending(round_index: int, *, rank: int) -> bytes:
+            payload = send(round_index, rank=rank)
+            return b"not a payload" if round_index == 1 else payload
+
+        engine.send = sending
+        return keep(engine)
+
+    bob.rules._keep = spoil
+    ann.start()
+    bob.start()
+    ann.join()
+    bob.join()
+    assert ann.error is None, ann.error
+    assert bob.error is None, bob.error
+    update = net.chain.read("Training", "update", (net.run, 1, bob.ports.address))
+    assert update.fate is UpdateFate.REFUSED
+    assert update.reason.name == "INVALID_PAYLOAD"
+    assert ann.summary.root == bob.summary.root
+    assert bob.engine.canonical.theta // 1000 == bob.rules.steps * net.info().num_rounds_total
+
+
+def test_leaving_ends_the_worker(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=50)
+    ann = net.worker("ann", steps=4, step_seconds=0.02)
+    ann.start()
+    net.wait_for(lambda: net.info().num_settled >= 2)
+    net.chain.execute("ann", "leave", (net.run,), 0)
+    ann.join()
+    assert ann.error is None
+    assert ann.summary.end is LoopEnd.LEFT
