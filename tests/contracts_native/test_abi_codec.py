@@ -1,0 +1,109 @@
+"""The ABI codec against eth_utils and web3's own codec, and the records' canonical bytes."""
+
+from __future__ import annotations
+
+import pytest
+from driver import make_address, make_hash, run_params
+from eth_abi.abi import encode
+from eth_utils.abi import event_abi_to_log_topic, function_signature_to_4byte_selector
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chain.core.abi.codec import AbiDecodingError, ContractCodec, selector, signature, topic
+from chain.core.abi.declare import Event
+from chain.core.abi.staking import STAKING
+from chain.core.abi.storage import STORAGE
+from chain.core.abi.training import TRAINING
+from chain.core.record_codec import RecordCodec, pack, unpack
+from chain.core.rounds.records import Evaluation, Member, MemberState
+from chain.core.types import Address, Root
+
+
+@pytest.mark.parametrize("contract", [TRAINING, STORAGE, STAKING], ids=lambda c: c.name)
+def test_selectors_agree_with_eth_utils_and_do_not_collide(contract: object) -> None:
+    functions = contract.functions  # type: ignore[attr-defined]
+    for function in functions:
+        expected = function_signature_to_4byte_selector(signature(function.name, function.inputs))
+        assert selector(function) == expected
+    assert len({selector(function) for function in functions}) == len(functions)
+    errors = contract.errors  # type: ignore[attr-defined]
+    assert len({selector(error) for error in errors}) == len(errors)
+
+
+def test_known_signatures() -> None:
+    by_name = {function.name: function for function in TRAINING.functions}
+    assert signature("round", by_name["round"].inputs) == "round(uint64,uint64)"
+    assert signature("commit", by_name["commit"].inputs) == (
+        "commit(uint64,uint64,bytes32,bytes32,bytes,uint64,uint64)"
+    )
+    events = {event.name: event for event in TRAINING.events}
+    voided: Event = events["RoundVoided"]
+    abi = {
+        "type": "event",
+        "name": "RoundVoided",
+        "inputs": [{"type": "uint64"}, {"type": "uint64"}, {"type": "uint8"}],
+    }
+    assert topic(voided) == event_abi_to_log_topic(abi)  # type: ignore[arg-type]
+
+
+def test_structs_arrays_and_addresses_round_trip() -> None:
+    codec = ContractCodec(TRAINING)
+    create = codec.by_name["createRun"]
+    data = create.encode_inputs((run_params(), b"recipe", make_hash("g")))
+    assert create.decode_inputs(data[4:]) == (run_params(), b"recipe", make_hash("g"))
+    allow = codec.by_name["allow"]
+    workers = (make_address("a"), make_address("b"))
+    assert allow.decode_inputs(allow.encode_inputs((1, workers, True))[4:]) == (1, workers, True)
+    members = codec.by_name["members"]
+    row = (workers[0], workers[1], 3, 2**255, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "client")
+    assert members.decode_outputs(members.encode_outputs(([row, row],))) == ((row, row),)
+    log = codec.encode_log("MemberJoined", (1, workers[0], 7))
+    assert len(log.topics) == 3
+    assert codec.decode_log(log) == ("MemberJoined", {"run": 1, "worker": workers[0], "bond": 7})
+    data = codec.encode_error("StaleBase", (bytes(32), b"\1" * 32))
+    assert codec.decode_error(data) == ("StaleBase", (bytes(32), b"\1" * 32))
+    assert codec.decode_error(b"\0\0\0\0") is None
+
+
+@given(st.binary(max_size=400))
+def test_decoding_is_total(data: bytes) -> None:
+    codec = ContractCodec(TRAINING)
+    for name in ("createRun", "allow", "join", "commit"):
+        try:
+            codec.by_name[name].decode_inputs(data)
+        except AbiDecodingError:
+            continue
+
+
+def test_hostile_lengths_and_offsets_are_refused_at_once() -> None:
+    codec = ContractCodec(TRAINING)
+    huge = encode(["uint64", "uint256", "bool", "uint256"], [1, 96, True, 2**256 - 1])
+    with pytest.raises(AbiDecodingError):
+        codec.by_name["allow"].decode_inputs(huge)
+    backwards = encode(["uint64", "uint256", "bool"], [1, 2**255, True])
+    with pytest.raises(AbiDecodingError):
+        codec.by_name["allow"].decode_inputs(backwards)
+    text = (
+        encode(["uint64", "bytes32", "address", "uint256", "uint256"], [1, bytes(32), bytes(20), 128, 2]) + b"\xff" * 32
+    )
+    with pytest.raises(AbiDecodingError):
+        codec.by_name["join"].decode_inputs(text)
+
+
+@given(st.integers(0, 2**256 - 1), st.binary(max_size=40), st.text(max_size=10))
+def test_records_round_trip_and_are_canonical(number: int, data: bytes, text: str) -> None:
+    value = (number, data, text, (number, True))
+    assert unpack(pack(value)) == value
+    assert pack(unpack(pack(value))) == pack(value)
+    codec = RecordCodec(Evaluation)
+    record = Evaluation(root=Root(data), loss_micro=number, by=Address(data), height=1)
+    assert codec.decode(codec.encode(record)) == record
+
+
+def test_enums_come_back_as_enums() -> None:
+    codec = RecordCodec(Member)
+    names = Member.__dataclass_fields__
+    member = Member(
+        **{**dict.fromkeys(names, 0), "worker": b"w", "payout": b"p", "state": MemberState.READY, "client": ""}
+    )  # type: ignore[arg-type]
+    assert codec.decode(codec.encode(member)).state is MemberState.READY
