@@ -25,7 +25,7 @@ def test_a_worker_with_an_erased_disk_has_the_same_root_from_chain_and_stores_al
     ann.start()
     net.wait_for(lambda: len(ann.rules.engines) >= 2)
     assert ann.engine.canonical.root() == net.chain.read("Training", "root", (net.run, ann.engine.version))
-    assert ann.engine.version >= settled
+    assert ann.engine.version >= settled - 1, "the head, or the base of the round that is still open"
     bob.rules.pause.clear()
     bob.start()
     ann.join(30)

@@ -103,8 +103,15 @@ def leave(
 
 
 def _start_logging() -> None:
-    handler = RichHandler(console=STDERR, show_path=False, show_level=False, markup=False, log_time_format="%H:%M:%S")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    """Log the worker's own lines and others' warnings to stderr; plain lines where it is no terminal."""
+    handler: logging.Handler
+    if STDERR.is_terminal:
+        handler = RichHandler(console=STDERR, show_path=False, show_level=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("trainer").setLevel(logging.INFO)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum, IntEnum
@@ -14,9 +15,12 @@ from rich.table import Table
 WEI_PER_TOKEN = 10**18
 """Wei in one token."""
 
-STDOUT = Console(highlight=False, soft_wrap=True)
+PIPE_WIDTH = 160
+"""Columns where there is no terminal to ask: tables stay whole in a file."""
+
+STDOUT = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 """Results."""
-STDERR = Console(stderr=True, highlight=False, soft_wrap=True)
+STDERR = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else PIPE_WIDTH)
 """Everything that is no result: errors, progress."""
 
 
