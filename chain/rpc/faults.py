@@ -24,6 +24,9 @@ from typing import ClassVar
 
 from chain.core.executor import CallResult
 
+UNAVAILABLE_CODE = -32010
+"""Of our own: this node can't answer now, nothing is wrong with the request; what was sent may have arrived."""
+
 
 class RpcFault(Exception):
     """An error object in the making."""
@@ -94,7 +97,7 @@ class RangeTooWide(RpcFault):
 class Busy(RpcFault):
     """Too many requests at once."""
 
-    code = -32005
+    code = UNAVAILABLE_CODE
 
     def __init__(self, limit: int) -> None:
         """Keep the limit."""
@@ -128,6 +131,8 @@ class StateGone(RpcFault):
 class NotReady(RpcFault):
     """The chain has no genesis yet."""
 
+    code = UNAVAILABLE_CODE
+
 
 class CallRefused(RpcFault):
     """A call that would be refused as a transaction."""
@@ -143,6 +148,8 @@ class TransactionRefused(RpcFault):
 
 class UpstreamDown(RpcFault):
     """CometBFT gave no answer."""
+
+    code = UNAVAILABLE_CODE
 
     def __init__(self, url: str, reason: str) -> None:
         """Keep both."""

@@ -15,12 +15,14 @@ from typing import Any
 
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.encoding import Event, decode_error, decode_log, decode_output, encode_call, topic_of
-from contracts.bindings.errors import BindingError, ContractError, RpcError, WrongChain
+from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, RpcError, WrongChain
 from contracts.bindings.readers import StakingReader, StorageReader, TrainingReader
 from contracts.bindings.transport import Endpoint, Transport
 
 REVERT_CODE = 3
 """JSON-RPC error code of a revert with data (geth)."""
+UNAVAILABLE_CODE = -32010
+"""JSON-RPC error code of a node that can't answer now (chain/rpc/faults.py): another one is asked."""
 _COMPARE_SECONDS = 2.0
 """How often the heights of several URLs are compared."""
 _LAG_BLOCKS = 3
@@ -139,9 +141,18 @@ class ChainClient:
             {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
             for method, params in calls
         ]
-        answer, endpoint = self._transport.post(bodies if len(bodies) > 1 else bodies[0])
+        reasons: list[tuple[str, str]] = []
+        for _ in self._transport.endpoints:
+            answer, endpoint = self._transport.post(bodies if len(bodies) > 1 else bodies[0])
+            answers: list[Mapping[str, Any]] = answer if isinstance(answer, list) else [answer]
+            reason = _find_unavailable(answers)
+            if reason is None:
+                break
+            self._transport.set_aside(endpoint)
+            reasons.append((endpoint.url, reason))
+        else:
+            raise ChainUnreachable(reasons)
         self._check_chain(endpoint)
-        answers: list[Mapping[str, Any]] = answer if isinstance(answer, list) else [answer]
         if len(answers) != len(bodies):  # a refused batch is answered by one error
             _result(answers[0])
             raise RpcError(-32603, f"batch of {len(bodies)} got {len(answers)} answers")
@@ -180,6 +191,12 @@ class ChainClient:
             highest = max(heights.values())
             good = [index for index, height in heights.items() if height >= highest - _LAG_BLOCKS]
             self._transport.prefer(endpoints[good[0]])
+
+
+def _find_unavailable(answers: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why the node can't answer now, None where it does."""
+    errors = (answer.get("error") for answer in answers)
+    return next((error["message"] for error in errors if error and error["code"] == UNAVAILABLE_CODE), None)
 
 
 def _result(answer: Mapping[str, Any]) -> Any:

@@ -132,34 +132,42 @@ class Sender:
         Raises ContractError or TransactionFailed (mined but failed), NonceTaken (another transaction has the
         nonce, so this one can't land), or DeadlinePassed.
         """
-        started = time.monotonic()
-        pause_seconds = _FIRST_REBROADCAST_SECONDS
-        rebroadcast_at = started + pause_seconds
-        nonce = read_nonce(raw) if raw is not None else None
-        while True:
-            try:
-                count, receipt = self._look(transaction_hash)
-                if receipt is not None:
-                    return self._outcome(transaction_hash, receipt)
-                if nonce is not None and count > nonce:
-                    self._release(nonce)
-                    raise NonceTaken(-32000, f"nonce {nonce} was used by another transaction, next is {count}")
-                if raw is not None and time.monotonic() >= rebroadcast_at:
-                    pause_seconds = min(2 * pause_seconds, _LAST_REBROADCAST_SECONDS)
-                    rebroadcast_at = time.monotonic() + pause_seconds
-                    self._broadcast_again(raw)
-            except ChainUnreachable as e:
-                if time.monotonic() - started >= deadline_seconds:
-                    raise DeadlinePassed(transaction_hash, deadline_seconds) from e
-            if time.monotonic() - started >= deadline_seconds:
-                raise DeadlinePassed(transaction_hash, deadline_seconds)
-            time.sleep(_POLL_SECONDS)
+        if raw is None:
+            return self._wait(transaction_hash, deadline_seconds, None, None)
+        nonce = read_nonce(raw)
+        try:
+            return self._wait(transaction_hash, deadline_seconds, raw, nonce)
+        finally:
+            self._release(nonce)
 
     def forget(self, raw: bytes) -> None:
         """Give back the nonce of signed bytes that never will be broadcast."""
         self._release(read_nonce(raw))
         with self._lock:
             self._next_nonce = None
+
+    def _wait(self, transaction_hash: bytes, deadline_seconds: float, raw: bytes | None, nonce: int | None) -> Outcome:
+        started = time.monotonic()
+        pause_seconds = _FIRST_REBROADCAST_SECONDS
+        rebroadcast_at = started + pause_seconds
+        while True:
+            try:
+                count, receipt = self._look(transaction_hash)
+                if receipt is not None:
+                    return self._outcome(transaction_hash, receipt)
+                if nonce is not None and count > nonce:
+                    raise NonceTaken(-32000, f"nonce {nonce} was used by another transaction, next is {count}")
+                if raw is not None and nonce is not None and time.monotonic() >= rebroadcast_at:
+                    pause_seconds = min(2 * pause_seconds, _LAST_REBROADCAST_SECONDS)
+                    rebroadcast_at = time.monotonic() + pause_seconds
+                    self._broadcast_again(raw)
+                    self._fill_gap(nonce)
+            except ChainUnreachable as e:
+                if time.monotonic() - started >= deadline_seconds:
+                    raise DeadlinePassed(transaction_hash, deadline_seconds) from e
+            if time.monotonic() - started >= deadline_seconds:
+                raise DeadlinePassed(transaction_hash, deadline_seconds)
+            time.sleep(_POLL_SECONDS)
 
     def _send(self, to: str, data: bytes, value: int, gas: int | None, deadline_seconds: float) -> Outcome:
         deadline = time.monotonic() + deadline_seconds
@@ -180,11 +188,13 @@ class Sender:
 
     def _sign(self, to: str, data: bytes, value: int, gas: int) -> bytes:
         max_fee, tip = self._get_fees()
-        chain_id = self._client.chain_id()
-        nonce = self._reserve()
+        self._client.chain_id()  # asked before a nonce is reserved: it may fail
+        return self._sign_with(self._reserve(), to, data, value, gas, max_fee, tip)
+
+    def _sign_with(self, nonce: int, to: str, data: bytes, value: int, gas: int, max_fee: int, tip: int) -> bytes:
         return sign_transaction(
             self._private_key,
-            chain_id=chain_id,
+            chain_id=self._client.chain_id(),
             nonce=nonce,
             max_priority_fee=tip,
             max_fee=max_fee,
@@ -239,6 +249,17 @@ class Sender:
     def _broadcast_again(self, raw: bytes) -> None:
         with contextlib.suppress(RpcError):  # known, mined or overtaken: the next look says which
             self._client.request("eth_sendRawTransaction", "0x" + raw.hex())
+
+    def _fill_gap(self, nonce: int) -> None:
+        """Use up a lower nonce that was given back after a refusal: what is queued behind it would never run."""
+        free = self._client.nonce(self.address, is_pending=True)
+        with self._lock:
+            if free >= nonce or free in self._reserved:
+                return
+            self._reserved.add(free)
+        max_fee, tip = self._get_fees()
+        self._broadcast_again(self._sign_with(free, self.address, b"", 0, _TRANSFER_GAS, max_fee, tip))
+        self._release(free)
 
     def _outcome(self, transaction_hash: bytes, receipt: dict[str, Any]) -> Outcome:
         height, gas_used = int(receipt["blockNumber"], 16), int(receipt["gasUsed"], 16)

@@ -124,7 +124,7 @@ class Transport:
             try:
                 return self._post_to(endpoint, payload), endpoint
             except _Refused as e:
-                self._set_aside(endpoint)
+                self.set_aside(endpoint)
                 reasons.append((endpoint.url, str(e)))
         raise ChainUnreachable(reasons)
 
@@ -133,7 +133,7 @@ class Transport:
         try:
             return self._post_to(endpoint, json.dumps(body).encode())
         except _Refused:
-            self._set_aside(endpoint)
+            self.set_aside(endpoint)
             return None
 
     def prefer(self, endpoint: Endpoint) -> None:
@@ -146,6 +146,12 @@ class Transport:
         with self._lock:
             _close_idle(self.endpoints)
 
+    def set_aside(self, endpoint: Endpoint) -> None:
+        """Pass this URL over for a while."""
+        with self._lock:
+            endpoint.retry_at = time.monotonic() + endpoint.backoff_seconds
+            endpoint.backoff_seconds = min(2 * endpoint.backoff_seconds, _LAST_BACKOFF_SECONDS)
+
     def is_available(self, endpoint: Endpoint) -> bool:
         """Say whether a URL is not set aside at the moment."""
         return endpoint.retry_at <= time.monotonic()
@@ -155,11 +161,6 @@ class Transport:
             start = self._preferred
             turned = self.endpoints[start:] + self.endpoints[:start]
         yield from sorted(turned, key=lambda endpoint: not self.is_available(endpoint))
-
-    def _set_aside(self, endpoint: Endpoint) -> None:
-        with self._lock:
-            endpoint.retry_at = time.monotonic() + endpoint.backoff_seconds
-            endpoint.backoff_seconds = min(2 * endpoint.backoff_seconds, _LAST_BACKOFF_SECONDS)
 
     def _post_to(self, endpoint: Endpoint, payload: bytes) -> Any:
         while True:

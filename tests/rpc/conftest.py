@@ -117,6 +117,7 @@ class SoloChain:
     def _make_handler(chain) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -229,6 +230,21 @@ def solo(_solo: Solo) -> Iterator[Solo]:
     _solo.chain.is_automatic = True
     _solo.chain.is_silent = False
     _solo.chain.mine()
+
+
+@pytest.fixture
+def rpc_process() -> Iterator[Callable[..., RpcProcess]]:
+    """Return a function that starts another server; all are stopped at the end."""
+    started: list[RpcProcess] = []
+
+    def start(*arguments: Any) -> RpcProcess:
+        started.append(RpcProcess(*arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.stop()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from eth_account import Account
+from eth_hash.auto import keccak
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import (
@@ -44,6 +45,10 @@ def rich(solo: Any) -> Sender:
     account = Account.create()
     solo.faucet.transfer(account.address, 50 * WEI)
     return Sender(solo.client, bytes(account.key))
+
+
+def compute_hash(raw: bytes) -> bytes:
+    return bytes(keccak(raw))
 
 
 def unsteady_of(solo: Any, rich: Sender) -> tuple[Unsteady, Sender]:
@@ -139,6 +144,23 @@ def test_poor_sender_is_told_where_to_send_money(solo: Any) -> None:
         poor.transfer(Account.create().address, 0)
 
 
+def test_a_nonce_given_back_leaves_no_gap_for_those_behind_it(solo: Any, rich: Sender) -> None:
+    refused = rich.sign("Staking", "bond", value=1)
+    behind = rich.sign("Staking", "bond", value=2)
+    rich.broadcast(behind)
+    rich.forget(refused)
+    assert rich.wait(compute_hash(behind), 20, raw=behind).event("Bonded").fields["amount"] == 2
+    assert solo.client.staking.bond_of(rich.address) == 2
+
+
+def test_silent_core_is_waited_for(solo: Any, rich: Sender) -> None:
+    solo.chain.is_silent = True
+    with pytest.raises(ChainUnreachable, match="CometBFT does not answer"):
+        rich.broadcast(rich.sign("Staking", "bond", value=1, gas=200_000))
+    threading.Timer(0.5, lambda: setattr(solo.chain, "is_silent", False)).start()
+    assert rich.send("Staking", "bond", value=1).height == solo.chain.height
+
+
 def test_fifty_threads_share_one_key(solo: Any, rich: Sender) -> None:
     nonce = solo.client.nonce(rich.address)
     failures: list[BaseException] = []
@@ -156,3 +178,4 @@ def test_fifty_threads_share_one_key(solo: Any, rich: Sender) -> None:
         thread.join(60)
     assert failures == []
     assert solo.client.nonce(rich.address) == nonce + 50
+    assert rich._reserved == set()
