@@ -500,7 +500,8 @@ class World:
         assert book.roster == [a for a in book.roster if is_eligible(book.get_member(a))]
         assert {m.worker for m in members if is_eligible(m)} == set(book.roster)
         assert run.num_eligible == len(book.roster) == len(set(book.roster))
-        assert run.num_joined == sum(is_present(m) for m in members) <= self.params.max_members
+        assert run.num_joined == sum(is_present(m) for m in members)
+        assert run.num_eligible <= self.params.max_members
         assert self.total_money() == self.total, "money appeared or vanished"
         assert get_balance(self.state, TRAINING) == run.escrow + sum(m.bond for m in members)
         assert run.paid_rewards == sum(m.earned for m in members)

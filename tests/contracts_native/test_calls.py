@@ -261,7 +261,14 @@ def test_join_is_refused_by_name(chain: Chain) -> None:
     chain.call("Training", "join", run, digest, bytes(20), "c", sender="ann")
     assert chain.struct("Training", "member", run, make_address("ann"))["payout"] == make_address("ann")
     assert refused(run, digest) == ("AlreadyMember", (run, make_address("ann")))
-    assert refused(run, digest, sender="bob") == ("RunFull", (1,))
+    chain.call("Training", "join", run, digest, bytes(20), "c", sender="bob")  # who only joined takes no place
+    head = chain.struct("Training", "run", run)["headRoot"]
+    chain.call("Training", "ready", run, head, sender="ann")
+    with pytest.raises(Reverted) as full:
+        chain.call("Training", "ready", run, head, sender="bob")
+    assert (full.value.name, full.value.values) == ("RunFull", (1,))
+    chain.call("Training", "allow", run, [make_address("cem")], True, sender="owner")
+    assert refused(run, digest, sender="cem") == ("RunFull", (1,))
     with pytest.raises(Reverted) as unknown:
         chain.call("Training", "ready", run, make_hash("?"), sender="ann")
     assert unknown.value.name == "UnknownRoot"

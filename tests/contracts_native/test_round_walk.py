@@ -416,6 +416,25 @@ def test_nobody_left_and_nothing_to_replay_reverts_to_the_checkpoint(chain: Chai
     assert chain.view("Training", "root", run, 1) == round_of(chain, run, 0)["root"]
 
 
+def test_while_nobody_is_eligible_only_the_head_counts(chain: Chain) -> None:
+    run = chain.create_run(numFragments=4, overlap=0)
+    chain.join(run, "ann")
+    chain.advance()
+    for t in range(3):
+        play_round(chain, run, t, "ann")
+    older = chain.view("Training", "root", run, 2)
+    digest = run_of(chain, run)["recipeDigest"]
+    for name in ("bob", "cem"):
+        chain.call("Training", "join", run, digest, make_address(name), "test", sender=name)
+    chain.call("Training", "ready", run, older, sender="bob")  # one of the last 2F: ann leads on
+    for name in ("ann", "bob"):
+        chain.call("Training", "leave", run, sender=name)
+    with pytest.raises(Reverted) as refused:
+        chain.call("Training", "ready", run, older, sender="cem")
+    assert refused.value.name == "UnknownRoot"
+    chain.call("Training", "ready", run, run_of(chain, run)["headRoot"], sender="cem")
+
+
 def test_waiting_for_members_and_for_escrow(chain: Chain) -> None:
     run = chain.create_run(minMembers=2, escrow=10**14, numFragments=1, overlap=0)
     chain.join(run, "ann")

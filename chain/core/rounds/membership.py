@@ -52,8 +52,7 @@ def process_join(book: RunBook, worker: Address, recipe_digest: bytes, payout: A
         raise Refusal("AlreadyMember", run.run, worker)
     if member is not None and height < member.rejoin_height:
         raise Refusal("RejoinTooEarly", member.rejoin_height, height)
-    if run.num_joined >= params.max_members:
-        raise Refusal("RunFull", params.max_members)
+    _check_room(book)
     held = member.bond if member is not None else 0
     if held + bond < params.member_bond:
         raise Refusal("BondTooSmall", params.member_bond, held + bond)
@@ -84,8 +83,10 @@ def process_ready(book: RunBook, worker: Address, root: bytes) -> None:
     if run.state == RunState.CREATED:
         raise Refusal("WrongRunState", RunState.RUNNING, run.state)
     must_revert = should_revert(book, root)
-    if not must_revert and not _is_recent_root(book, root):
+    if not must_revert and not _is_acceptable_root(book, root):
         raise Refusal("UnknownRoot", run.head_root, root)
+    if member.state == MemberState.JOINED:
+        _check_room(book)
     # EFFECTS
     if must_revert:
         process_revert(book)
@@ -146,6 +147,12 @@ def process_drop(book: RunBook, member: Member) -> None:
     book.emit("MemberDropped", member.worker, member.missed, member.rejoin_height)
 
 
+def _check_room(book: RunBook) -> None:
+    """Only eligible members take places, so that nobody keeps one by joining without ever showing a root."""
+    if book.run.num_eligible >= book.run.params.max_members:
+        raise Refusal("RunFull", book.run.params.max_members)
+
+
 def _add_to_roster(book: RunBook, worker: Address) -> None:
     book.roster.append(worker)
     book.run.num_eligible += 1
@@ -161,8 +168,11 @@ def _remove_from_roster(book: RunBook, worker: Address) -> None:
         book.run.empty_since = book.turn.height
 
 
-def _is_recent_root(book: RunBook, root: bytes) -> bool:
+def _is_acceptable_root(book: RunBook, root: bytes) -> bool:
+    """One of the last 2F roots; the head's while nobody is eligible, for then nobody else can lead on from it."""
     head = book.run.num_settled
+    if book.run.num_eligible == 0:
+        return root == book.run.head_root
     oldest = max(0, head - 2 * book.run.params.num_fragments + 1)
     return any(book.get_root(version) == root for version in range(head, oldest - 1, -1))
 

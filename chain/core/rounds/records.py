@@ -105,7 +105,7 @@ class RunParams:
     min_members: int
     """Fewest eligible members with which a round opens."""
     max_members: int
-    """Most members that are neither DROPPED nor LEFT."""
+    """Most eligible members; who has joined without showing a root takes no place."""
     round_blocks: int
     """T_round."""
     grace_blocks: int
