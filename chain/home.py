@@ -76,6 +76,15 @@ class AppAheadOfCore(HomeError):
         )
 
 
+class AddressInUse(HomeError):
+    """Something else listens where this node should."""
+
+    def __init__(self, address: str, next_step: str) -> None:
+        """Keep the address."""
+        super().__init__(f"{address} is in use: {next_step}")
+        self.address = address
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
     """Where a running node can be reached."""

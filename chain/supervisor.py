@@ -29,8 +29,8 @@ from types import FrameType
 
 from chain.home import (
     Addresses,
+    AddressInUse,
     AppAheadOfCore,
-    HomeError,
     Listening,
     check_agreement,
     load_addresses,
@@ -150,10 +150,13 @@ class Supervisor:
         self._stopping.set()
 
     def run(self, announce: Callable[[Listening], None]) -> None:
-        """Run until ``request_stop``; raises HomeError or ChildFailed.
+        """Run until ``request_stop``; raises HomeError (chain.home) or ChildFailed.
 
         ``announce`` is called once, when blocks are made and JSON-RPC was started.
         """
+        plan = self._plan
+        if plan.rpc_port and not _is_free(plan.rpc_host, plan.rpc_port):
+            raise AddressInUse(f"{plan.rpc_host}:{plan.rpc_port}", "choose another with --rpc-listen")
         is_announced = False
         try:
             self._start_consensus()
@@ -301,7 +304,7 @@ def _choose_addresses(home: Path) -> Addresses:
         host, _, port = address.rpartition(":")
         is_free = port != "0" and _is_free(host, int(port)) and address not in chosen
         if not is_free and has_peers:
-            raise HomeError(f"{address} is in use, and the peers of {home} expect this node there: stop what listens")
+            raise AddressInUse(address, f"the peers of {home} expect this node there, stop what listens")
         chosen.append(address if is_free else f"{host}:{find_free_port(host)}")
         if not is_free:
             log.warning("%s is in use, taking %s", address, chosen[-1])

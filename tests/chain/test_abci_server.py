@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chain.abci import abci_pb2 as pb
+from chain.abci.application import ChainApplication
 from chain.abci.server import HANDLED_NAMES, AbciProtocol, Handler, HandlerFailed, serve
 from chain.abci.wire import FrameReader, encode_frame
+from chain.core.genesis import process_genesis
+from chain.store import Store
 
 FLUSH = encode_frame(pb.Request(flush=pb.RequestFlush()).SerializeToString())
 
@@ -174,3 +178,33 @@ async def test_serve_raises_what_a_handler_raised(tmp_path: Path) -> None:
         async with asyncio.timeout(10):
             await serving
     writer.close()
+
+
+async def test_10000_checks_in_flight_do_not_hold_up_the_block(
+    tmp_path: Path, contracts: Any, app_state: dict[str, Any], alice: Any
+) -> None:
+    """CometBFT locks its mempool connection between FinalizeBlock and Commit: neither may wait for CheckTx."""
+    store = Store(tmp_path / "app")
+    application = ChainApplication(store, contracts, process_genesis)
+    init = pb.RequestInitChain(chain_id="c", app_state_bytes=json.dumps(app_state).encode())
+    application.process_init_chain(init)
+    path = tmp_path / "s"
+    stopping, listening = asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(serve(application, path, stopping, listening=listening))
+    await listening.wait()
+    checks = [pb.Request(check_tx=pb.RequestCheckTx(tx=alice.raw(nonce))) for nonce in range(100)]
+    frames = [encode_frame(request.SerializeToString()) for request in checks]
+    blocks: list[bytes] = []
+    for height in range(1, 11):
+        finalize = pb.RequestFinalizeBlock(height=height, hash=bytes(32), proposer_address=bytes(20))
+        finalize.txs.append(alice.raw(height - 1))
+        for request in (pb.Request(finalize_block=finalize), pb.Request(commit=pb.RequestCommit())):
+            blocks += [encode_frame(request.SerializeToString()), FLUSH]
+    async with asyncio.timeout(5):
+        mempool, consensus = await asyncio.gather(_call(path, frames * 100, 10_000), _call(path, blocks, 40))
+    assert len(mempool) == 10_000
+    assert store.committed.height == 10
+    assert [answer.finalize_block.tx_results[0].code for answer in consensus[::4]] == [0] * 10
+    stopping.set()
+    await serving
+    store.close()

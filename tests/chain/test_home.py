@@ -1,0 +1,139 @@
+"""Files of a node, and the command line around them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from chain import home as module
+from chain.cli import app
+from chain.cometbft import CometBftMissing, Timing, find_cometbft
+from chain.core.errors import InvalidGenesis
+from chain.home import Addresses, HomeExists, HomeMissing, compute_evm_chain_id, create_network, load_addresses
+
+ROOT = Path(__file__).parents[2]
+
+
+def _create(tmp_path: Path, num_validators: int) -> list[Path]:
+    homes = [tmp_path / f"v{index}" for index in range(num_validators)]
+    create_network(
+        homes,
+        chain_id="net",
+        app_state={"evmChainId": 5},
+        addresses=[Addresses(rpc=f"127.0.0.1:{1000 + i}", p2p=f"127.0.0.1:{2000 + i}") for i in range(num_validators)],
+        timing=Timing(),
+        time=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    return homes
+
+
+def test_network_shares_genesis_and_names_its_peers(tmp_path: Path) -> None:
+    homes = _create(tmp_path, 3)
+    texts = {(home / "config" / "genesis.json").read_text() for home in homes}
+    assert len(texts) == 1
+    genesis = json.loads(texts.pop())
+    assert (genesis["chain_id"], genesis["app_state"]) == ("net", {"evmChainId": 5})
+    assert genesis["genesis_time"] == "2026-01-02T00:00:00.000000Z"
+    assert len({validator["address"] for validator in genesis["validators"]}) == 3
+    for index, home in enumerate(homes):
+        config = tomllib.loads((home / "config" / "config.toml").read_text())
+        peers = config["p2p"]["persistent_peers"].split(",")
+        assert len(peers) == 2
+        assert not any(peer.endswith(f":{2000 + index}") for peer in peers)
+        assert config["mempool"]["recheck"] is False
+        assert config["consensus"]["create_empty_blocks"] is True
+        addresses, has_peers = load_addresses(home)
+        assert (addresses.rpc, has_peers) == (f"127.0.0.1:{1000 + index}", True)
+        key = json.loads((home / "config" / "priv_validator_key.json").read_text())
+        public = base64.b64decode(key["pub_key"]["value"])
+        assert key["address"] == hashlib.sha256(public).hexdigest()[:40].upper()
+        assert base64.b64decode(key["priv_key"]["value"])[32:] == public
+        for name in ("priv_validator_key.json", "node_key.json"):
+            assert (home / "config" / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_existing_home_is_kept(tmp_path: Path) -> None:
+    _create(tmp_path, 1)
+    before = (tmp_path / "v0" / "config" / "priv_validator_key.json").read_text()
+    with pytest.raises(HomeExists, match="belongs to chain net already"):
+        _create(tmp_path, 1)
+    assert (tmp_path / "v0" / "config" / "priv_validator_key.json").read_text() == before
+
+
+def test_reset_starts_another_chain_with_the_same_keys(tmp_path: Path) -> None:
+    (home,) = _create(tmp_path, 1)
+    key = (home / "config" / "priv_validator_key.json").read_text()
+    genesis = module.load_genesis(home)
+    genesis["app_state"]["evmChainId"] = compute_evm_chain_id("net")
+    (home / "config" / "genesis.json").write_text(json.dumps(genesis))
+    (home / "app").mkdir()
+    (home / "data" / "blockstore.db").mkdir()
+    module.reset_home(home, chain_id="next", time=datetime.now(UTC))
+    renewed = module.load_genesis(home)
+    assert renewed["chain_id"] == "next"
+    assert renewed["app_state"]["evmChainId"] == compute_evm_chain_id("next") != compute_evm_chain_id("net")
+    assert [entry["address"] for entry in renewed["validators"]] == [genesis["validators"][0]["address"]]
+    assert (home / "config" / "priv_validator_key.json").read_text() == key
+    assert not (home / "app").exists()
+    assert [path.name for path in (home / "data").iterdir()] == ["priv_validator_state.json"]
+
+
+def test_missing_binary_names_three_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CometBftMissing, match=r"Three ways out: .*localnet\.cometbft.*PATH.*COMETBFT_BIN"):
+        find_cometbft(None, tmp_path)
+    with pytest.raises(CometBftMissing, match="which is no file"):
+        find_cometbft(str(tmp_path / "nothing"), tmp_path)
+    binary = tmp_path / "cometbft"
+    binary.write_text("#!/bin/sh\n")
+    binary.chmod(0o755)
+    assert find_cometbft(None, tmp_path / "elsewhere") == binary
+
+
+def test_init_writes_a_home_that_status_reads(tmp_path: Path) -> None:
+    alloc = tmp_path / "alloc.json"
+    alloc.write_text(json.dumps({"0x" + "1a" * 20: "5"}))
+    runner = CliRunner()
+    home = str(tmp_path / "h")
+    options = ["--home", home, "--alloc", str(alloc), "--storage-epoch-blocks", "7", "--json"]
+    summary = json.loads(runner.invoke(app, ["init", *options], catch_exceptions=False).stdout)
+    assert summary["evm_chain_id"] == compute_evm_chain_id(summary["chain_id"])
+    app_state = module.load_genesis(tmp_path / "h")["app_state"]
+    assert app_state["storageEpochBlocks"] == 7
+    assert app_state["alloc"] == {"0x" + "1a" * 20: "5"}
+    status = json.loads(runner.invoke(app, ["status", "--home", home, "--json"], catch_exceptions=False).stdout)
+    assert (status["chain_id"], status["height"], status["running"]) == (summary["chain_id"], None, False)
+    result = runner.invoke(app, ["reset", "--home", home, "--json"], catch_exceptions=False)
+    assert json.loads(result.stdout)["chain_id"] != summary["chain_id"]
+
+
+def test_invalid_alloc_changes_nothing(tmp_path: Path) -> None:
+    alloc = tmp_path / "alloc.json"
+    runner = CliRunner()
+    for text in ("{", "[]", '{"0x12": "1"}'):
+        alloc.write_text(text)
+        result = runner.invoke(app, ["init", "--home", str(tmp_path / "h"), "--alloc", str(alloc)])
+        assert isinstance(result.exception, InvalidGenesis)
+    assert not (tmp_path / "h").exists()
+    assert isinstance(runner.invoke(app, ["status", "--home", str(tmp_path / "h")]).exception, HomeMissing)
+
+
+@pytest.mark.integration
+def test_errors_are_one_readable_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "chain.cli", "start", "--home", str(tmp_path / "nowhere")]
+    environment: dict[str, Any] = {**os.environ, "COMETBFT_BIN": sys.executable}
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30, env=environment)
+    assert ended.returncode == 1
+    assert ended.stderr.strip().count("\n") == 0
+    assert "is no chain node's home: run `chain-node init" in ended.stderr
