@@ -40,6 +40,7 @@ FAUCET: LocalAccount = Account.from_key(b"\x11" * 32)
 """Rich in every test's genesis."""
 FAUCET_WEI = 10**24
 EVM_CHAIN_ID = 4242
+EPOCH_BLOCKS = 20
 START_SECONDS = 60.0
 """Until a process must be up."""
 STOP_SECONDS = 15.0
@@ -67,7 +68,8 @@ class SoloChain:
         self.is_automatic = True
         self.is_silent = False
         self.time = 1_700_000_000
-        state = {"evmChainId": EVM_CHAIN_ID, "alloc": {FAUCET.address: str(FAUCET_WEI)}}
+        alloc = {FAUCET.address: str(FAUCET_WEI)}
+        state = {"evmChainId": EVM_CHAIN_ID, "alloc": alloc, "storageEpochBlocks": EPOCH_BLOCKS}
         self.application.process_init_chain(
             pb.RequestInitChain(chain_id="solo-1", app_state_bytes=json.dumps(state).encode())
         )

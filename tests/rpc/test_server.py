@@ -9,13 +9,18 @@ import urllib.request
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from eth_account import Account
 from eth_utils.address import to_checksum_address
 
 from chain.core import rlp
 from chain.core.hashing import keccak256
 from contracts.bindings.errors import RpcError
+from contracts.bindings.types import RunParams, RunState
+from da.core.receipt import key_proof_message
 
+EPOCH_BLOCKS = 20
+"""As in the solo chain's genesis."""
 TRAINING = "0x0000000000000000000000000000000000001000"
 NOBODY = "0x00000000000000000000000000000000000000aa"
 
@@ -331,3 +336,39 @@ def test_page_takes_nothing_from_outside_and_overview_serves_it(solo: Any) -> No
         urllib.request.urlopen(solo.url + "/api/overview?run=x", timeout=10)
     assert caught.value.code == 400
     caught.value.close()
+
+
+def test_events_of_timers_belong_to_their_block(solo: Any) -> None:
+    key = Ed25519PrivateKey.generate()
+    proof = key.sign(key_proof_message(solo.client.genesis_hash(), bytes.fromhex(solo.faucet.address[2:])))
+    solo.faucet.send("Storage", "registerNode", "http://127.0.0.1:1", key.public_key().public_bytes_raw(), proof, 10**9)
+    start = solo.chain.height + 1
+    solo.chain.mine(EPOCH_BLOCKS)
+    found = solo.client.events("Storage", ["EpochStarted"], from_height=start, to_height=solo.chain.height)
+    assert len(found) == 1
+    block = call(solo.url, "eth_getBlockByNumber", hex(found[0].height), False)["result"]
+    assert found[0].transaction_hash.hex() == block["hash"][2:]
+    assert solo.client.storage.committee(found[0].fields["epoch"])[0].operator == solo.faucet.address
+    by_hash = call(solo.url, "eth_getLogs", {"blockHash": block["hash"]})["result"]
+    assert [log["logIndex"] for log in by_hash] == [hex(index) for index in range(len(by_hash))]
+
+
+def test_overview_shows_a_run_as_its_views_do(solo: Any) -> None:
+    numbers = {"num_fragments": 4, "overlap": 1, "local_steps": 40, "num_rounds": 8, "min_members": 1}
+    numbers |= {"max_members": 8, "round_blocks": 120, "grace_blocks": 10, "reveal_blocks": 10, "attest_blocks": 30}
+    numbers |= {"dispute_blocks": 60, "recover_blocks": 400, "lock_blocks": 100, "checkpoint_interval": 8}
+    numbers |= {"num_checkpoint_parts": 1, "lease_blocks": 2_000, "reward_per_update": 10**16, "member_bond": 10**18}
+    params = RunParams(**numbers, is_allow_listed=True, is_sealed=False)
+    recipe = b'name = "a test"\n'
+    outcome = solo.faucet.send("Training", "createRun", params, recipe, b"\x05" * 32, value=10**18)
+    run = outcome.event("RunCreated").fields["run"]
+    info = solo.client.training.run(run)
+    assert (info.state, info.owner, info.params) == (RunState.CREATED, solo.faucet.address, params)
+    assert solo.client.training.recipe(run) == recipe
+    with urllib.request.urlopen(f"{solo.url}/api/overview?run={run}", timeout=10) as response:
+        shown = json.loads(response.read())
+    assert shown["runs"][0]["state"] == "CREATED"
+    assert shown["run"]["info"]["genesisRoot"] == "0x" + "05" * 32
+    assert shown["run"]["info"]["escrow"] == str(10**18)
+    assert shown["run"]["info"]["params"]["numFragments"] == 4
+    assert shown["run"]["members"] == shown["run"]["rounds"] == shown["run"]["evaluations"] == []
