@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 from da.core.types import BlobId, Height
 from storage.core.errors import ChainUnreachable
-from storage.core.expiry import RECHECK_BLOCKS, plan_questions, plan_sweep
+from storage.core.expiry import RECHECK_BLOCKS, HeldShard, plan_questions, plan_sweep
 from storage.node.chain_port import ChainPort
 from storage.node.engine import StoreEngine
 from storage.node.watch import ChainWatch
@@ -27,10 +28,28 @@ def collect(engine: StoreEngine, chain: ChainPort, height: Height) -> int:
 
     Raises: ChainUnreachable; what the chain had answered before is not acted on either.
     """
-    due = engine.index.get_due(height, limit=SWEEP_SHARDS)
+    due = find_due(engine, height)
+    return finish_sweep(engine, due, ask_releases(chain, due), height)
+
+
+def find_due(engine: StoreEngine, height: Height) -> list[HeldShard]:
+    """Return the shards of one sweep."""
+    return engine.index.get_due(height, limit=SWEEP_SHARDS)
+
+
+def ask_releases(chain: ChainPort, due: Sequence[HeldShard]) -> dict[BlobId, int]:
+    """Ask the chain about all of them.
+
+    Raises: ChainUnreachable.
+    """
     releases: dict[BlobId, int] = {}
     for batch in plan_questions(due):
         releases.update(zip(batch, chain.get_release_heights(batch), strict=True))
+    return releases
+
+
+def finish_sweep(engine: StoreEngine, due: Sequence[HeldShard], releases: Mapping[BlobId, int], height: Height) -> int:
+    """Delete what the plan says and note when to look at the rest again; return how many shards went."""
     sweep = plan_sweep(due, releases, height)
     return engine.apply_sweep(sweep, height=height, again=Height(height + RECHECK_BLOCKS))
 
@@ -39,13 +58,21 @@ class Collector:
     """Runs sweeps as the chain grows."""
 
     def __init__(
-        self, engine: StoreEngine, chain: ChainPort, watch: ChainWatch, executor: Executor, *, every_blocks: int
+        self,
+        engine: StoreEngine,
+        chain: ChainPort,
+        watch: ChainWatch,
+        *,
+        questions: Executor,
+        disk: Executor,
+        every_blocks: int,
     ) -> None:
-        """Sweep every ``every_blocks`` blocks."""
+        """Sweep every ``every_blocks`` blocks; ask in ``questions``' thread, work in ``disk``'s."""
         self._engine = engine
         self._chain = chain
         self._watch = watch
-        self._executor = executor
+        self._questions = questions
+        self._disk = disk
         self._every_blocks = every_blocks
         self.num_deleted = 0
         self.num_failed = 0
@@ -53,12 +80,11 @@ class Collector:
 
     async def run(self) -> None:
         """Sweep for ever, the first time as soon as the chain is known; ends when cancelled."""
-        loop = asyncio.get_running_loop()
         swept_at: Height | None = None
         while True:
             height = await self._wait_for(None if swept_at is None else Height(swept_at + self._every_blocks))
             try:
-                count = await loop.run_in_executor(self._executor, collect, self._engine, self._chain, height)
+                count = await self._sweep(height)
             except ChainUnreachable as error:
                 self.num_failed += 1
                 log.warning("nothing deleted at height %d: %s", height, error)
@@ -67,6 +93,12 @@ class Collector:
                 if count:
                     log.info("%d expired shards deleted at height %d", count, height)
             swept_at = height
+
+    async def _sweep(self, height: Height) -> int:
+        loop = asyncio.get_running_loop()
+        due = await loop.run_in_executor(self._disk, find_due, self._engine, height)
+        releases = await loop.run_in_executor(self._questions, ask_releases, self._chain, due)
+        return await loop.run_in_executor(self._disk, finish_sweep, self._engine, due, releases, height)
 
     async def _wait_for(self, height: Height | None) -> Height:
         watch = self._watch

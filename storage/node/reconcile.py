@@ -17,6 +17,7 @@ from da.core.types import BlobId, Height, ShardIndex
 from storage.core.errors import MalformedRecord
 from storage.core.expiry import compute_first_due
 from storage.core.records import ShardRecord, ShardTerms
+from storage.core.tiers import POLICIES, Durability
 from storage.node.engine import StoreEngine
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,12 @@ class Reconciliation:
         return found if are_right else {**found, "are_counters_right": False}
 
 
-def reconcile(engine: StoreEngine) -> Reconciliation:
-    """Make disk and index agree; called once, before the node serves."""
+def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliation:
+    """Make disk and index agree; called once, before the node serves.
+
+    With ``is_new_boot``, shards of tiers that are not synced are hashed again: a power cut may have left files of
+    the right length with other bytes, and a receipt must not be renewed on those.
+    """
     found = Reconciliation()
     found.staging_removed = engine.disk.clear_staging()
     on_disk: set[tuple[BlobId, ShardIndex]] = set()
@@ -63,7 +68,13 @@ def reconcile(engine: StoreEngine) -> Reconciliation:
             found.terms_removed += 1
             continue
         record = _read_record(engine, entry.blob, entry.shard)
-        if record is not None and record.shard_bytes == entry.body_bytes and entry.has_terms:
+        is_doubtful = is_new_boot and record is not None and POLICIES[record.tier].durability is Durability.WRITTEN
+        if (
+            record is not None
+            and record.shard_bytes == entry.body_bytes
+            and entry.has_terms
+            and (not is_doubtful or _verify(engine, entry.blob, entry.shard) is not None)
+        ):
             on_disk.add((entry.blob, entry.shard))
             continue
         terms = _verify(engine, entry.blob, entry.shard)

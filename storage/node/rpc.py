@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from eth_abi.exceptions import DecodingError
+
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
 from contracts.bindings.sender import Sender
@@ -96,3 +98,6 @@ def _ask(question: Callable[[], T]) -> T:
         return question()
     except BindingError as error:
         raise ChainUnreachable(f"the chain gave no answer: {error}") from error
+    except (DecodingError, TypeError, ValueError, KeyError) as error:
+        # What a broken proxy or another version sends must neither stop the node nor count as an answer.
+        raise ChainUnreachable(f"the chain's answer can't be read: {type(error).__name__}: {error}") from error

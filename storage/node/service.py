@@ -21,8 +21,10 @@ from pathlib import Path
 from aiohttp import web
 
 from storage.core.errors import HomeInUse, StorageError, WrongChain
+from storage.node.boot import is_new_boot, note_boot
 from storage.node.chain_port import ChainPort
 from storage.node.collector import Collector
+from storage.node.daemon_thread import DaemonThread
 from storage.node.engine import DEFAULT_FLOOR_BYTES, Fault, StoreEngine, no_fault
 from storage.node.index import DEFAULT_MAP_BYTES
 from storage.node.keys import ReceiptKey
@@ -131,15 +133,20 @@ class _Node:
             trace=trace,
             fault=fault,
         )
-        found = reconcile(self._engine)
+        found = reconcile(self._engine, is_new_boot=is_new_boot(config.home))
+        note_boot(config.home)
         _log_findings(found)
         self._disk_threads = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
-        # One thread, so the chain's client is used by one caller at a time and a slow chain holds up nothing else.
-        self._chain_thread = ThreadPoolExecutor(1, thread_name_prefix="chain")
-        self._sweep_thread = ThreadPoolExecutor(1, thread_name_prefix="sweep")
+        # One thread for all questions, so the chain's client has one caller; it never holds up a stop.
+        self._chain_thread = DaemonThread("chain")
         self._watch = ChainWatch(chain, self._chain_thread, poll_seconds=config.poll_seconds)
         self._collector = Collector(
-            self._engine, chain, self._watch, self._sweep_thread, every_blocks=config.collect_every_blocks
+            self._engine,
+            chain,
+            self._watch,
+            questions=self._chain_thread,
+            disk=self._disk_threads,
+            every_blocks=config.collect_every_blocks,
         )
         self._state = NodeState(
             engine=self._engine, watch=self._watch, collector=self._collector, key=key, address=address, found=found
@@ -157,6 +164,8 @@ class _Node:
         self, port: RegistrationPort | None, on_listen: Callable[[str], None] | None, stop: asyncio.Event
     ) -> None:
         loop = asyncio.get_running_loop()
+        if port is not None:
+            self._state.registration = RegistrationState.WAITING_FOR_CHAIN
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         runner = web.AppRunner(
@@ -221,23 +230,18 @@ class _Node:
         def report(state: RegistrationState) -> None:
             self._state.registration = state
 
-        # Its own daemon thread: a transaction that is waited for must not hold up a stop.
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        threading.Thread(
-            target=_settle,
-            args=(
-                asyncio.get_running_loop(),
-                future,
-                lambda: ensure_registered(port, wanted, stop=self._stop_registration, report=report),
-            ),
-            name="registration",
-            daemon=True,
-        ).start()
-        await future
+        # Its own thread: a transaction that is waited for must hold up neither the questions nor a stop.
+        thread = DaemonThread("registration")
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                thread, lambda: ensure_registered(port, wanted, stop=self._stop_registration, report=report)
+            )
+        finally:
+            thread.shutdown()
 
     def close(self) -> None:
-        for pool in (self._chain_thread, self._sweep_thread, self._disk_threads):
-            pool.shutdown(wait=True, cancel_futures=True)
+        self._chain_thread.shutdown()
+        self._disk_threads.shutdown(wait=True, cancel_futures=True)
         self._engine.close()
 
 
@@ -270,29 +274,6 @@ def bind_home(home: Path, genesis_hash: bytes) -> None:
             raise WrongChain(home=str(home), expected=expected, got=genesis_hash)
         return
     path.write_text(genesis_hash.hex(), encoding="ascii")
-
-
-def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None], work: Callable[[], None]) -> None:
-    """Run ``work`` and give its outcome to a future of ``loop``, if anybody still waits."""
-
-    def finish(error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    try:
-        work()
-    except Exception as error:  # noqa: BLE001 - handed over to whoever waits for the future
-        outcome: BaseException | None = error
-    else:
-        outcome = None
-    try:
-        loop.call_soon_threadsafe(finish, outcome)
-    except RuntimeError:
-        log.debug("the node has stopped before registration ended")
 
 
 def _get_url(runner: web.AppRunner, host: str) -> str:

@@ -192,7 +192,7 @@ def serve(tmp_path: Path, chain: FakeChain) -> Callable[..., Any]:
             watch = ChainWatch(chain, executor, poll_seconds=0.05)
             if is_known:
                 await watch.refresh()
-            collector = Collector(engine, chain, watch, executor, every_blocks=1)
+            collector = Collector(engine, chain, watch, questions=executor, disk=executor, every_blocks=1)
             state = NodeState(
                 engine=engine, watch=watch, collector=collector, key=key, address=None, found=reconcile(engine)
             )
@@ -253,6 +253,7 @@ class Fleet:
             "committees": [],
             "releases": {},
             "is_down": False,
+            "hang_seconds": 0,
         }
         self.save_chain()
 

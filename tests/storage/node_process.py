@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,9 @@ class FileChain:
 
     def _load(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(self._path.read_text())
+        if value["hang_seconds"]:
+            self._path.with_suffix(".hanging").touch()
+            time.sleep(value["hang_seconds"])
         if value["is_down"]:
             raise ChainUnreachable("the test has taken the chain down")
         return value

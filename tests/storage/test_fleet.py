@@ -302,7 +302,9 @@ def test_one_dead_and_one_lying_then_two_dead(shared_fleet: Any, four: list[Any]
         assert four[index].url in str(caught.value)
 
 
-def test_a_stop_is_orderly_even_with_an_upload_under_way(fleet: Any, make_shard: Any, get_files: Any) -> None:
+def test_a_stop_is_orderly_even_with_an_upload_under_way_and_a_chain_that_hangs(
+    fleet: Any, make_shard: Any, get_files: Any, wait_until: Any
+) -> None:
     node = fleet.start("single")
     fleet.seat([node])
     shard = make_shard(os.urandom(1_000_000))
@@ -322,9 +324,9 @@ def test_a_stop_is_orderly_even_with_an_upload_under_way(fleet: Any, make_shard:
     head += "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
     with socket.create_connection((host, int(port)), timeout=5) as connection:
         connection.sendall(head.encode() + shard.body[:600_000])
-        end = time.monotonic() + 10
-        while get_status(node)["space"]["reserved_bytes"] == 0:
-            assert time.monotonic() < end, "the upload is not admitted"
+        wait_until(lambda: get_status(node)["space"]["reserved_bytes"] > 0, "the upload is admitted")
+        fleet.save_chain(hang_seconds=60)
+        wait_until(fleet.chain_path.with_suffix(".hanging").exists, "a question hangs")
         started = time.monotonic()
         node.process.send_signal(signal.SIGTERM)
         assert node.wait() == 0

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from da.core.types import Height, ShardIndex, Tier
 from storage.core.quota import compute_charge_bytes
+from storage.node import boot
 from storage.node.engine import StoreEngine
 from storage.node.reconcile import reconcile
 
@@ -114,3 +117,34 @@ def test_a_deletion_that_was_cut_is_finished(open_engine: Open, keep: Any, make_
     assert engine.index.get(shard.offer.blob, SEAT) is None
     assert engine.index.get_due(Height(10**9), limit=10) == []
     assert get_files(engine.disk.home) == {}
+
+
+def test_after_a_power_cut_only_what_was_never_synced_is_hashed_again(
+    open_engine: Open, keep: Any, make_shard: Any
+) -> None:
+    engine = open_engine()
+    good, torn = make_shard(b"g" * 3_000, tier=Tier.TEMPORARY), make_shard(b"t" * 3_000, tier=Tier.TEMPORARY)
+    hot = make_shard(b"h" * 3_000, tier=Tier.HOT)
+    for shard in (good, torn, hot):
+        keep(engine, shard)
+    engine.disk.get_body_path(torn.offer.blob, SEAT).write_bytes(bytes(3_000))
+    assert reconcile(open_engine()).get_findings() == {}, "no power cut: lengths are enough"
+    engine = open_engine()
+    found = reconcile(engine, is_new_boot=True)
+    assert (found.quarantined, found.lost) == (1, 1)
+    assert not engine.renew(torn.offer)
+    assert engine.renew(good.offer)
+    assert engine.renew(hot.offer)
+
+
+def test_a_new_boot_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text("one\n")
+    monkeypatch.setattr(boot, "_BOOT_ID", boot_id)
+    assert boot.is_new_boot(tmp_path)
+    boot.note_boot(tmp_path)
+    assert not boot.is_new_boot(tmp_path)
+    boot_id.write_text("two\n")
+    assert boot.is_new_boot(tmp_path)
+    boot_id.unlink()
+    assert boot.is_new_boot(tmp_path), "where it can't be known, it is assumed"

@@ -1,0 +1,28 @@
+"""Has the machine started anew since this home was used?  Then bytes that were never synced must prove themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Linux; a random name for each start of the kernel."""
+
+
+def is_new_boot(home: Path) -> bool:
+    """Tell whether the kernel started after ``note_boot`` was called last; True where it can't be known."""
+    now, noted = _read(_BOOT_ID), _read(home / "boot")
+    return now is None or now != noted
+
+
+def note_boot(home: Path) -> None:
+    """Remember the present start of the kernel."""
+    now = _read(_BOOT_ID)
+    if now is not None:
+        (home / "boot").write_text(now, encoding="ascii")
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
