@@ -146,6 +146,10 @@ class RootMismatch(StoreRefusal):
         super().__init__(f"shard {shard} hashes to {got.hex()}, its header says {expected.hex()}")
 
 
+class BadlyEncoded(StoreRefusal):
+    """The shard is under its root, but off the code; or its header has no folds to tell."""
+
+
 class StoreBusy(StoreRefusal):
     """Room or a slot is taken by uploads that are under way; later it may fit."""
 

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import ParamSpec, TypeVar
 
+from contracts.bindings.errors import BindingError
+from storage.core.errors import StorageError
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -32,11 +35,14 @@ class DaemonThread(Executor):
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                result = function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - handed over to whoever waits for the future
+                future.set_result(function(*args, **kwargs))
+            except (StorageError, BindingError, OSError) as error:
                 future.set_exception(error)
-            else:
-                future.set_result(result)
+            finally:
+                if not future.done():
+                    # A fault of ours: the traceback goes to stderr with the end of this thread, and whoever waits
+                    # for the answer ends too.
+                    future.set_exception(StorageError("a question to the chain broke off; see the log"))
 
         self._queue.put(run)
         return future

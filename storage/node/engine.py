@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from da.core.blob import BlobHeader
+from da.core.errors import BadEncoding
 from da.core.merkle import RootBuilder
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
-from storage.core.errors import RootMismatch, UnknownShard, UploadInterrupted
+from da.folding import EncodingCheck
+from storage.core.errors import BadlyEncoded, RootMismatch, UnknownShard, UploadInterrupted
 from storage.core.expiry import HeldShard, Sweep, compute_first_due
 from storage.core.quota import Quota, release, reserve, with_used
 from storage.core.records import ShardRecord, ShardTerms
@@ -77,6 +79,7 @@ class Upload:
         self.staged = staged
         self._fault = fault
         self._root = RootBuilder(leaf_bytes=offer.header.leaf_bytes)
+        self._encoding = EncodingCheck(offer.header, offer.shard)
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the body.
@@ -88,12 +91,13 @@ class Upload:
             raise UploadInterrupted(got=got, expected=self.offer.shard_bytes)
         self.staged.write(chunk)
         self._root.update(chunk)
+        self._encoding.update(chunk)
         self._fault("during-body")
 
     def check(self) -> None:
-        """Check that the body is complete and hashes to the header's root.
+        """Check that the body is complete, hashes to the header's root and is on the code.
 
-        Raises: UploadInterrupted, RootMismatch.
+        Raises: UploadInterrupted, RootMismatch, BadlyEncoded.
         """
         if self.staged.num_bytes != self.offer.shard_bytes:
             raise UploadInterrupted(got=self.staged.num_bytes, expected=self.offer.shard_bytes)
@@ -101,6 +105,10 @@ class Upload:
         got = self._root.finish()
         if got != expected:
             raise RootMismatch(shard=self.offer.shard, expected=expected, got=got)
+        try:
+            self._encoding.finish()
+        except BadEncoding as error:
+            raise BadlyEncoded(str(error)) from error
 
 
 class StoreEngine:
@@ -170,7 +178,7 @@ class StoreEngine:
 
         When this returns, a receipt may be signed.
 
-        Raises: UploadInterrupted, RootMismatch, DiskFull, IndexFull; nothing is kept then.
+        Raises: UploadInterrupted, RootMismatch, BadlyEncoded, DiskFull, IndexFull; nothing is kept then.
         """
         offer = upload.offer
         upload.check()

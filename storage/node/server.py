@@ -17,8 +17,8 @@ from typing import ParamSpec, TypeVar
 import aiohttp
 from aiohttp import web
 
-from da.core.blob import compute_shard_bytes, encode_header
-from da.core.errors import Malformed
+from da.core.blob import check_has_folds, compute_shard_bytes, encode_header
+from da.core.errors import FoldsMissing, Malformed
 from da.core.scheme import compute_scheme
 from da.core.types import BlobId, Committee, ShardIndex
 from da.protocol import (
@@ -38,6 +38,7 @@ from da.protocol import (
     encode_refusal,
 )
 from storage.core.errors import (
+    BadlyEncoded,
     BlobExpired,
     ChainNotKnown,
     DiskFull,
@@ -91,6 +92,7 @@ _REFUSALS: Mapping[type[StoreRefusal], Refusal] = {
     RangeNotSatisfiable: Refusal.MALFORMED,
     ShardTooLarge: Refusal.TOO_LARGE,
     RootMismatch: Refusal.ROOT_MISMATCH,
+    BadlyEncoded: Refusal.BAD_ENCODING,
     StoreBusy: Refusal.BUSY,
     UploadInterrupted: Refusal.BUSY,
     QuotaExceeded: Refusal.FULL,
@@ -361,3 +363,7 @@ def _check_scheme(put: PutRequest, committee: Committee) -> None:
             f"blob coded {got[0]} of {got[1]}, epoch {committee.epoch} with {len(committee.seats)} seats uses "
             f"{scheme.num_data} of {scheme.num_shards}"
         )
+    try:
+        check_has_folds(put.header)
+    except FoldsMissing as error:
+        raise BadlyEncoded(str(error)) from error
