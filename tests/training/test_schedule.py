@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.core.recipe import RoundsRecipe, parse_recipe
+from training.core.payload import codec_of_round
+from training.core.recipe import CodecKind, RoundsRecipe, parse_recipe
 from training.core.schedule import (
     compute_global_step,
     compute_num_rounds_total,
@@ -83,3 +84,11 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert rates[0] == pytest.approx(inner.learning_rate / inner.warmup_steps)
     assert max(rates) == rates[inner.warmup_steps] == inner.learning_rate
     assert rates[-1] == pytest.approx(inner.learning_rate * inner.final_rate_ratio)
+
+
+@pytest.mark.parametrize("kind", list(CodecKind))
+def test_a_low_rank_run_flushes_whole(kind: CodecKind) -> None:
+    recipe = replace(RECIPE, codec=replace(RECIPE.codec, kind=kind))
+    last = recipe.rounds.num_rounds
+    assert codec_of_round(recipe, last - 1) is kind
+    assert codec_of_round(recipe, last) is (CodecKind.DENSE_INT8 if kind is CodecKind.LOW_RANK_INT4 else kind)

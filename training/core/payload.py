@@ -18,7 +18,7 @@ from training.core.codecs.registry import codec_of, plan_slot
 from training.core.errors import PayloadRefusedError
 from training.core.layout import build_layout
 from training.core.recipe import CodecKind, Recipe
-from training.core.schedule import fragment_of_round
+from training.core.schedule import fragment_of_round, is_flush_round
 
 HEADER_BYTES = 16
 """Bytes before the first tensor."""
@@ -48,6 +48,17 @@ class PayloadPlan:
         return HEADER_BYTES + sum(slot.num_bytes for slot in self.slots)
 
 
+def codec_of_round(recipe: Recipe, round_index: int) -> CodecKind:
+    """Return the recipe's codec, or int8 where a low-rank run flushes.
+
+    Nothing follows a flush that could carry what low rank leaves behind, so the last exchange of each tensor is
+    whole (SPEC, *Decisions*).
+    """
+    if recipe.codec.kind is CodecKind.LOW_RANK_INT4 and is_flush_round(recipe.rounds, round_index):
+        return CodecKind.DENSE_INT8
+    return recipe.codec.kind
+
+
 def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, rank: int) -> PayloadPlan:
     """Return the plan of round ``round_index``; ``state`` gives the exponents (its agreed values at the base).
 
@@ -56,10 +67,11 @@ def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, ran
     rank = rank or recipe.codec.rank
     layout = build_layout(recipe)
     fragment = fragment_of_round(round_index, recipe.rounds.num_fragments)
+    kind = codec_of_round(recipe, round_index)
     header = b"".join(
         (
             _MAGIC,
-            bytes((_FORMAT, _CODEC_NUMBERS[recipe.codec.kind])),
+            bytes((_FORMAT, _CODEC_NUMBERS[kind])),
             fragment.to_bytes(2, "big"),
             rank.to_bytes(2, "big"),
             bytes(2),
@@ -67,7 +79,7 @@ def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, ran
         )
     )
     slots = tuple(
-        plan_slot(recipe.codec.kind, tensor.name, tensor.shape, rank=rank, exponent=state.exponents[tensor.name])
+        plan_slot(kind, tensor.name, tensor.shape, rank=rank, exponent=state.exponents[tensor.name])
         for tensor in layout.tensors
         if tensor.fragment == fragment
     )
