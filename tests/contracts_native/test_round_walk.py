@@ -214,6 +214,30 @@ def test_missing_payload_leaves_after_the_deadline(chain: Chain) -> None:
     assert (last["fate"], last["reason"]) == (3, 2)
 
 
+def test_a_third_of_liars_cannot_win_by_withholding(chain: Chain) -> None:
+    run = chain.create_run(numFragments=1, overlap=0)
+    honest, liars = ("ann", "bob", "cem", "dee"), ("eve", "fay")
+    chain.join(run, *honest, *liars)
+    chain.advance()
+    for name in (*honest, *liars):
+        chain.commit(run, 0, name)
+    chain.advance()
+    chain.attest(run, 0, *liars, root=make_hash("lie"))  # a third of E, the only root
+    for name in honest:
+        chain.call("Training", "reportMissing", run, 0, 0b100000, sender=name)  # fay's payload
+    chain.advance(31)
+    info = round_of(chain, run, 0)
+    assert (info["state"], info["retries"]) == (ATTEST, 1)
+    update = chain.struct("Training", "update", run, 0, make_address("fay"))
+    assert (update["fate"], update["reason"]) == (3, 2)  # said before the round has settled
+    chain.attest(run, 0, *liars, root=make_hash("lie"))
+    chain.attest(run, 0, *honest, root=make_hash("truth"), refused=0b100000)
+    chain.advance(31)
+    assert round_of(chain, run, 0)["state"] == DISPUTE
+    chain.advance(60)
+    assert round_of(chain, run, 0)["root"] == make_hash("truth")
+
+
 def test_two_roots_end_in_dispute_and_a_majority_jails(chain: Chain) -> None:
     run = chain.create_run(numFragments=1, overlap=0)
     names = ("ann", "bob", "cem", "dee", "eve")

@@ -112,7 +112,9 @@ def _step_attest(book: RunBook, round_: Round) -> bool:
     votes = tallies[0][0] if tallies else 0
     small = _get_small_quorum_height(book, round_)
     is_over = height >= _get_attest_start(book, round_) + round_.params.attest_blocks
-    is_only_root = len(tallies) == 1
+    missing = _find_missing(book, round_, electorate) if is_over else 0
+    # A third of liars must not win by withholding a payload from everybody else: then it leaves A first.
+    is_only_root = len(tallies) == 1 and not (missing and electorate >= SMALL_ELECTORATE)
     if (
         3 * votes > 2 * electorate
         or (small is not None and height >= small)
@@ -131,7 +133,7 @@ def _step_attest(book: RunBook, round_: Round) -> bool:
     if round_.retries >= MAX_RETRIES:
         process_void(book, round_, VoidReason.NO_QUORUM)
         return True
-    _remove_missing(book, round_, electorate)
+    _remove_missing(book, round_, missing)
     if not round_.candidates:
         process_void(book, round_, VoidReason.NO_PAYLOAD)
         return True
@@ -212,20 +214,27 @@ def _get_small_quorum_height(book: RunBook, round_: Round) -> int | None:
     return since + round_.params.grace_blocks
 
 
-def _remove_missing(book: RunBook, round_: Round, electorate: int) -> None:
-    """Take out of A what more than a third of E cannot have."""
+def _find_missing(book: RunBook, round_: Round, electorate: int) -> int:
+    """Return the updates in A whose payload more than a third of E cannot have."""
     live = compute_live(round_)
     reports = [
         vote.missing
         for position in round_.voters
         if live >> position & 1 and (vote := book.get_vote(round_.round, position)).root == NO_ROOT
     ]
+    found = 0
     for index in iterate_bits(round_.candidates):
         if 3 * sum(mask >> index & 1 for mask in reports) > electorate:
-            round_.candidates &= ~(1 << index)
-            round_.missing |= 1 << index
-            # At once, so that the next attempt's voters leave it out of the sum as well.
-            position = round_.order[index]
-            update = book.get_update(round_.round, position)
-            update.fate, update.reason = UpdateFate.REFUSED, RefusalReason.MISSING_PAYLOAD
-            book.save_update(round_.round, position, update)
+            found |= 1 << index
+    return found
+
+
+def _remove_missing(book: RunBook, round_: Round, missing: int) -> None:
+    """Take updates out of A, and say so at once, so that the next attempt's voters leave them out of the sum."""
+    round_.candidates &= ~missing
+    round_.missing |= missing
+    for index in iterate_bits(missing):
+        position = round_.order[index]
+        update = book.get_update(round_.round, position)
+        update.fate, update.reason = UpdateFate.REFUSED, RefusalReason.MISSING_PAYLOAD
+        book.save_update(round_.round, position, update)
