@@ -12,7 +12,7 @@ from typing import Any
 from chain.core.hashing import keccak256
 from chain.core.records import Block, Log
 from chain.rpc.faults import InvalidParams, RangeTooWide
-from chain.rpc.values import NEWEST_TAGS, parse_data, parse_height
+from chain.rpc.values import is_newest_tag, parse_data, parse_height
 from chain.rpc.views import PlacedLog, place_logs
 from chain.store import Snapshot
 
@@ -103,7 +103,7 @@ def find_logs_between(snapshot: Snapshot, query: LogQuery, start: int, stop: int
 
 
 def _parse_end(value: Any, newest: int, name: str) -> int | None:
-    return None if value is None or value in NEWEST_TAGS else parse_height(value, newest, name)
+    return None if value is None or is_newest_tag(value) else parse_height(value, newest, name)
 
 
 def _parse_alternatives(value: Any, name: str, num_bytes: int) -> frozenset[bytes]:

@@ -79,9 +79,14 @@ class Params:
         return parse_height(self.raw(index, name, default), newest, name)
 
 
+def is_newest_tag(value: Any) -> bool:
+    """Say whether a block parameter names the newest block."""
+    return isinstance(value, str) and value in NEWEST_TAGS
+
+
 def parse_height(value: Any, newest: int, name: str = "block") -> int:
     """Turn a tag or a number into a height."""
-    if value in NEWEST_TAGS:
+    if is_newest_tag(value):
         return newest
     if value == "earliest":
         return 0

@@ -1,0 +1,79 @@
+"""Whatever a client sends, the server answers JSON-RPC, and never with its internal error."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from chain.rpc.dispatch import READ_METHODS, UPSTREAM_METHODS
+
+INTERNAL_ERROR = -32603
+METHODS = sorted([*READ_METHODS, *UPSTREAM_METHODS])
+TRAINING = "0x0000000000000000000000000000000000001000"
+
+tags = ["latest", "pending", "earliest", "", "\u0661"]
+numbers = ["0x", "0x0", "0x1", "0x-1", "0x1_0", "0xg", "0x" + "f" * 15, "0x" + "f" * 64, "0x" + "f" * 65]
+data = ["0x" + "0" * 40, TRAINING, "0x8a52d919" + "0" * 63 + "1"]
+texts = st.sampled_from([*tags, *numbers, *data])
+scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | texts
+keys = st.sampled_from(
+    ["from", "to", "data", "input", "gas", "value", "address", "topics", "fromBlock", "toBlock", "blockHash"]
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=8
+)
+calls = st.fixed_dictionaries(
+    {
+        "jsonrpc": st.just("2.0"),
+        "id": scalars,
+        "method": st.sampled_from(METHODS),
+        "params": st.lists(values, max_size=4),
+    }
+)
+relaxed = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def connection(solo: Any) -> Any:
+    connection = http.client.HTTPConnection(solo.url.removeprefix("http://"), timeout=20)
+    yield connection
+    connection.close()
+
+
+def post(connection: http.client.HTTPConnection, body: bytes) -> Any:
+    connection.request("POST", "/", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    assert response.status == 200
+    return json.loads(text) if text else None
+
+
+def check(answer: Any) -> None:
+    assert answer["jsonrpc"] == "2.0"
+    assert ("result" in answer) != ("error" in answer)
+    if "error" in answer:
+        assert isinstance(answer["error"]["code"], int)
+        assert isinstance(answer["error"]["message"], str)
+        assert answer["error"]["code"] != INTERNAL_ERROR
+
+
+@relaxed
+@given(batch=st.lists(calls, min_size=1, max_size=8))
+def test_any_parameters_of_any_method(connection: Any, batch: list[dict[str, Any]]) -> None:
+    answers = post(connection, json.dumps(batch).encode())
+    assert [answer["id"] for answer in answers] == [call["id"] for call in batch]
+    for answer in answers:
+        check(answer)
+
+
+@relaxed
+@given(body=st.binary(max_size=60) | values.map(lambda value: json.dumps(value).encode()))
+def test_any_body(connection: Any, body: bytes) -> None:
+    answer = post(connection, body)
+    for each in answer if isinstance(answer, list) else [answer] if answer is not None else []:
+        check(each)
