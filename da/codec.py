@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from da.core.blob import (
     MAX_BLOB_BYTES,
@@ -18,15 +18,20 @@ from da.core.blob import (
     compute_blob_id,
     compute_shard_bytes,
     iterate_stripes,
+    needs_folds,
 )
-from da.core.errors import BlobTooLarge, InconsistentBlob, NotEnoughShards
+from da.core.errors import BlobTooLarge, Inconsistency, InconsistentBlob, NotEnoughShards
 from da.core.matrix import compute_parity_rows, compute_recovery_rows
 from da.core.merkle import RootBuilder
 from da.core.types import BlobId, ShardRoot
+from da.folding import fold_pieces, make_seed
 from da.kernel import Kernel, get_kernel
-from da.memory import allocate
+from da.memory import BufferPool, allocate
 
 Buffer = bytes | bytearray | memoryview
+
+HASH_BLOCK_BYTES = 128 * 1024
+"""Bytes of each shard that a writer codes and hashes at once: twelve of them stay in a second-level cache."""
 
 CHECK_BLOCK_BYTES = 256 * 1024
 """Bytes of each shard that a reader re-encodes and hashes at once; k + m of them fit a second-level cache."""
@@ -42,6 +47,8 @@ class EncodedBlob:
     """Its name."""
     shards: tuple[tuple[memoryview, ...], ...]
     """For each seat the pieces of its shard, one a stripe; their concatenation is the shard."""
+    parity: tuple[memoryview, ...]
+    """The buffers of ``shards`` that are not views of the blob; a pool may take them back after use."""
 
 
 def encode_blob(
@@ -52,8 +59,11 @@ def encode_blob(
     leaf_bytes: int,
     kernel: Kernel | None = None,
     executor: Executor | None = None,
+    pool: BufferPool | None = None,
 ) -> EncodedBlob:
-    """Code and hash ``data``; with an ``executor`` the shards are hashed in parallel.
+    """Code, hash and fold ``data``; with an ``executor`` shards are hashed and folded in parallel.
+
+    Parity lies in buffers of ``pool``; give ``parity`` back to it after use.
 
     Raises:
         BlobTooLarge: more than 10^13 bytes.
@@ -62,17 +72,78 @@ def encode_blob(
     view = memoryview(data).cast("B") if len(data) else memoryview(b"")
     if len(view) > MAX_BLOB_BYTES:
         raise BlobTooLarge(limit_bytes=MAX_BLOB_BYTES, got_bytes=len(view))
-    shards = _encode_shards(view, num_data, num_shards, kernel or get_kernel())
-    run = map if executor is None else executor.map
-    roots = tuple(run(_compute_shard_root, shards, [leaf_bytes] * num_shards))
-    header = BlobHeader(
-        num_data=num_data,
-        num_shards=num_shards,
-        leaf_bytes=leaf_bytes,
-        size_bytes=len(view),
-        shard_roots=roots,
+    kernel = kernel or get_kernel()
+    take = allocate if pool is None else pool.take
+    hasher = ShardHasher(num_data=num_data, num_shards=num_shards, leaf_bytes=leaf_bytes, kernel=kernel)
+    shards: list[list[memoryview]] = [[] for _ in range(num_shards)]
+    made: list[memoryview] = []
+    for span in iterate_stripes(len(view), num_data):
+        pieces = cut_stripe(view[span.start : span.stop], num_data)
+        parity = [take(span.piece_bytes) for _ in range(num_shards - num_data)]
+        hasher.update(pieces, parity, executor=executor)
+        made += parity
+        for shard, piece in zip(shards, (*pieces, *parity), strict=True):
+            shard.append(piece)
+    header = hasher.finish(size_bytes=len(view))
+    if needs_folds(len(view), num_data, num_shards):
+        header = add_folds(header, shards[:num_data], kernel=kernel, executor=executor)
+    return EncodedBlob(
+        header=header,
+        blob=compute_blob_id(header),
+        shards=tuple(tuple(pieces) for pieces in shards),
+        parity=tuple(made),
     )
-    return EncodedBlob(header=header, blob=compute_blob_id(header), shards=shards)
+
+
+class ShardHasher:
+    """Makes parity stripe by stripe, and the roots of all n shards; holds no bytes of the blob."""
+
+    def __init__(self, *, num_data: int, num_shards: int, leaf_bytes: int, kernel: Kernel | None = None) -> None:
+        self._num_data = num_data
+        self._rows = compute_parity_rows(num_data, num_shards)
+        self._leaf_bytes = leaf_bytes
+        self._kernel = kernel or get_kernel()
+        self._builders = [RootBuilder(leaf_bytes=leaf_bytes) for _ in range(num_shards)]
+
+    def update(
+        self, pieces: Sequence[memoryview], parity: Sequence[memoryview], *, executor: Executor | None = None
+    ) -> None:
+        """Fill ``parity`` from the k data ``pieces`` of the next stripe, and hash all n."""
+        if executor is None:
+            for start in range(0, len(pieces[0]), HASH_BLOCK_BYTES):
+                stop = min(start + HASH_BLOCK_BYTES, len(pieces[0]))
+                inputs, outputs = [p[start:stop] for p in pieces], [p[start:stop] for p in parity]
+                self._kernel.multiply(self._rows, inputs, outputs)
+                for builder, block in zip(self._builders, (*inputs, *outputs), strict=True):
+                    builder.update(block)
+            return
+        self._kernel.multiply(self._rows, pieces, parity)
+        for _ in executor.map(RootBuilder.update, self._builders, (*pieces, *parity)):
+            pass
+
+    def finish(self, *, size_bytes: int) -> BlobHeader:
+        """Return the header, without folds."""
+        return BlobHeader(
+            num_data=self._num_data,
+            num_shards=len(self._builders),
+            leaf_bytes=self._leaf_bytes,
+            size_bytes=size_bytes,
+            shard_roots=tuple(builder.finish() for builder in self._builders),
+        )
+
+
+def add_folds(
+    header: BlobHeader,
+    data_shards: Sequence[Sequence[memoryview]],
+    *,
+    kernel: Kernel | None = None,
+    executor: Executor | None = None,
+) -> BlobHeader:
+    """Return ``header`` with the folds of its data shards, each given as the pieces of its stripes."""
+    seed = make_seed(header)
+    run = map if executor is None else executor.map
+    folds = tuple(run(lambda pieces: fold_pieces(seed, pieces, kernel=kernel), data_shards))
+    return replace(header, folds=folds)
 
 
 def decode_blob(header: BlobHeader, shards: Mapping[int, Buffer], *, kernel: Kernel | None = None) -> bytes:
@@ -84,19 +155,20 @@ def decode_blob(header: BlobHeader, shards: Mapping[int, Buffer], *, kernel: Ker
     """
     kernel = kernel or get_kernel()
     chosen = _choose_shards(header, shards)
-    check = _RootCheck(header, frozenset(chosen), kernel)
+    check = RootCheck(header, frozenset(chosen), kernel)
     parts: list[memoryview] = []
-    is_padded_with_zeros = True
     for span in iterate_stripes(header.size_bytes, header.num_data):
         pieces = _recover_stripe(header, chosen, span, kernel)
-        check.update(pieces)
+        check.update(span, pieces)
         for index, piece in enumerate(pieces):
-            num_bytes = max(0, min(span.piece_bytes, span.stop - span.start - index * span.piece_bytes))
-            parts.append(piece[:num_bytes])
-            is_padded_with_zeros = is_padded_with_zeros and not any(piece[num_bytes:])
-    if not is_padded_with_zeros or not check.finish():
-        raise InconsistentBlob(blob=compute_blob_id(header))
+            parts.append(piece[: compute_used_bytes(span, index)])
+    check.finish()
     return b"".join(parts)
+
+
+def compute_used_bytes(span: StripeSpan, piece_index: int) -> int:
+    """Return how many bytes of a data piece are the blob's; the rest is padding."""
+    return max(0, min(span.piece_bytes, span.stop - span.start - piece_index * span.piece_bytes))
 
 
 def recover_shards(
@@ -117,39 +189,21 @@ def recover_shards(
 
 def compute_shard_root(shard: Buffer, *, leaf_bytes: int) -> ShardRoot:
     """Return the Merkle root of one whole shard."""
-    return _compute_shard_root((memoryview(shard),), leaf_bytes)
+    builder = RootBuilder(leaf_bytes=leaf_bytes)
+    builder.update(shard)
+    return builder.finish()
 
 
-def _encode_shards(
-    view: memoryview, num_data: int, num_shards: int, kernel: Kernel
-) -> tuple[tuple[memoryview, ...], ...]:
-    rows = compute_parity_rows(num_data, num_shards)
-    shards: list[list[memoryview]] = [[] for _ in range(num_shards)]
-    for span in iterate_stripes(len(view), num_data):
-        pieces = _cut_stripe(view, span, num_data)
-        parity = [allocate(span.piece_bytes) for _ in rows]
-        kernel.multiply(rows, pieces, parity)
-        for shard, piece in zip(shards, (*pieces, *parity), strict=True):
-            shard.append(piece)
-    return tuple(tuple(pieces) for pieces in shards)
-
-
-def _cut_stripe(view: memoryview, span: StripeSpan, num_data: int) -> list[memoryview]:
+def cut_stripe(stripe: memoryview, num_data: int) -> list[memoryview]:
+    """Return the k data pieces of a stripe: views of it, but for a last one that needs zeros."""
+    piece_bytes = -(-len(stripe) // num_data)
     pieces = []
-    for index in range(num_data):
-        start = span.start + index * span.piece_bytes
-        piece = view[min(start, span.stop) : min(start + span.piece_bytes, span.stop)]
-        if len(piece) < span.piece_bytes:
-            piece = memoryview(bytes(piece) + bytes(span.piece_bytes - len(piece)))
+    for start in range(0, num_data * piece_bytes, piece_bytes):
+        piece = stripe[start : start + piece_bytes]
+        if len(piece) < piece_bytes:
+            piece = memoryview(bytes(piece) + bytes(piece_bytes - len(piece)))
         pieces.append(piece)
     return pieces
-
-
-def _compute_shard_root(pieces: Sequence[memoryview], leaf_bytes: int) -> ShardRoot:
-    builder = RootBuilder(leaf_bytes=leaf_bytes)
-    for piece in pieces:
-        builder.update(piece)
-    return builder.finish()
 
 
 def _choose_shards(header: BlobHeader, shards: Mapping[int, Buffer]) -> dict[int, memoryview]:
@@ -172,24 +226,29 @@ def _recover_stripe(
     return [made[i] if i in made else pieces[i] for i in range(header.num_data)]
 
 
-class _RootCheck:
+class RootCheck:
     """Compares the roots of all shards not yet verified with the header's, stripe by stripe.
 
     Parity is made and hashed in small blocks and never kept, so nothing of it leaves the cache.
     """
 
-    def __init__(self, header: BlobHeader, verified: frozenset[int], kernel: Kernel) -> None:
+    def __init__(self, header: BlobHeader, verified: frozenset[int], kernel: Kernel | None = None) -> None:
         self._header = header
-        self._kernel = kernel
+        self._kernel = kernel or get_kernel()
+        self._verified = verified
         doubtful = [index for index in range(header.num_shards) if index not in verified]
         self._builders = {index: RootBuilder(leaf_bytes=header.leaf_bytes) for index in doubtful}
         self._parity = [index for index in doubtful if index >= header.num_data]
         all_rows = compute_parity_rows(header.num_data, header.num_shards)
         self._rows = tuple(all_rows[index - header.num_data] for index in self._parity)
         self._scratch = [allocate(CHECK_BLOCK_BYTES) for _ in self._parity]
+        self._badly_padded: int | None = None
 
-    def update(self, pieces: Sequence[memoryview]) -> None:
+    def update(self, span: StripeSpan, pieces: Sequence[memoryview]) -> None:
         """Take the k data pieces of the next stripe."""
+        for index, piece in enumerate(pieces):
+            if self._badly_padded is None and any(piece[compute_used_bytes(span, index) :]):
+                self._badly_padded = index
         for start in range(0, len(pieces[0]), CHECK_BLOCK_BYTES):
             block = [piece[start : start + CHECK_BLOCK_BYTES] for piece in pieces]
             made = [buffer[: len(block[0])] for buffer in self._scratch]
@@ -198,7 +257,23 @@ class _RootCheck:
             for index, builder in self._builders.items():
                 builder.update(by_index[index])
 
-    def finish(self) -> bool:
-        """Tell whether all roots agree."""
-        roots = self._header.shard_roots
-        return all(builder.finish() == roots[index] for index, builder in self._builders.items())
+    def finish(self) -> None:
+        """Check that all roots agree.
+
+        Raises:
+            InconsistentBlob: they don't, or the padding is not zeros; carries what was seen.
+        """
+        expected, shard = self._header.shard_roots, self._badly_padded
+        computed = {index: builder.finish() for index, builder in self._builders.items()}
+        if shard is None:
+            shard = next((index for index, root in sorted(computed.items()) if root != expected[index]), None)
+        if shard is not None:
+            raise InconsistentBlob(
+                blob=compute_blob_id(self._header),
+                evidence=Inconsistency(
+                    seats=tuple(sorted(self._verified)),
+                    shard=shard,
+                    expected_root=expected[shard],
+                    computed_root=computed.get(shard, expected[shard]),
+                ),
+            )

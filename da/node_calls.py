@@ -33,7 +33,7 @@ from da.protocol import (
 )
 
 MAX_ANSWER_BYTES = 8192
-"""Receipts, headers (at most 2,064 bytes) and refusals are shorter; more is not read."""
+"""Receipts, headers (at most 3,600 bytes) and refusals are shorter; more is not read."""
 
 EXPECT_BYTES = 64 * 1024
 """From here on the node is asked before the body is sent, so that a refusal costs no bytes."""

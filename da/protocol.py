@@ -37,7 +37,7 @@ METRICS_PATH = "/metrics"
 """GET of the node's counters, Prometheus text."""
 
 BLOB_HEADER_FIELD = "X-Archipelago-Blob-Header"
-"""Request header of a PUT: the blob header's canonical bytes in hex, at most 4,128 digits."""
+"""Request header of a PUT: the blob header's canonical bytes in hex, at most 7,200 digits."""
 
 BODY_TYPE = "application/octet-stream"
 """Content type of shards and blob headers."""
@@ -64,6 +64,8 @@ class Refusal(StrEnum):
     """More bytes than the header says, or than this node takes."""
     ROOT_MISMATCH = "RootMismatch"
     """The body does not hash to the root of its seat."""
+    BAD_ENCODING = "BadEncoding"
+    """The body is not what the code makes of the blob, by the folds in the header; or these are missing."""
     BUSY = "Busy"
     """Too much at once; ``Retry-After`` says when."""
     FULL = "Full"
@@ -77,6 +79,7 @@ STATUS_OF_REFUSAL: Mapping[Refusal, int] = {
     Refusal.EXPIRED: 410,
     Refusal.TOO_LARGE: 413,
     Refusal.ROOT_MISMATCH: 422,
+    Refusal.BAD_ENCODING: 422,
     Refusal.BUSY: 429,
     Refusal.FULL: 507,
 }

@@ -13,6 +13,9 @@ Header, canonical, big-endian::
             4  u32       bytes of a Merkle leaf, a power of two, 64 .. 2^20
             8  u64       size of the blob in bytes, 0 .. 10^13
            16  n x 32    shard roots, by seat
+    16 + 32 n  k x T     version 2: folds of the data shards (da/core/folds.py; T = 18 for n <= 16, else 24)
+
+A publisher folds shards above 4 KiB, and nodes insist on it.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from da.core.errors import MalformedHeader
+from da.core.errors import FoldsMissing, MalformedHeader
+from da.core.folds import MIN_FOLDED_SHARD_BYTES, compute_num_folds
 from da.core.hashing import HASH_BYTES, Tag, compute_hash
 from da.core.scheme import MAX_SEATS
 from da.core.types import BlobId, ShardRoot
 
-HEADER_VERSION = 1
-"""The only header format so far."""
+PLAIN_VERSION = 1
+"""A header without folds."""
+
+FOLDED_VERSION = 2
+"""A header with folds: a shard's encoding can be checked alone."""
 
 MATRIX_ID = 1
 """The generator matrix of ``da.core.matrix``: reedsolo's, over 0x11d with generator 2 and fcr 0."""
@@ -60,6 +67,8 @@ class BlobHeader:
     """Size of the blob before coding."""
     shard_roots: tuple[ShardRoot, ...]
     """One root a shard, in seat order."""
+    folds: tuple[bytes, ...] = ()
+    """The folds of the k data shards, T bytes each; empty in a header of version 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +112,34 @@ def iterate_stripes(size_bytes: int, num_data: int) -> Iterator[StripeSpan]:
 
 def encode_header(header: BlobHeader) -> bytes:
     """Return the canonical bytes of ``header`` (layout above)."""
-    return b"".join(
-        (
-            bytes((HEADER_VERSION, MATRIX_ID, header.num_data, header.num_shards)),
-            header.leaf_bytes.to_bytes(4, "big"),
-            header.size_bytes.to_bytes(8, "big"),
-            *header.shard_roots,
+    return encode_commitment(header) + b"".join(header.folds)
+
+
+def encode_commitment(header: BlobHeader) -> bytes:
+    """Return the header's bytes up to the folds, which are drawn from them."""
+    return _encode_commitment(header, FOLDED_VERSION if header.folds else PLAIN_VERSION)
+
+
+def compute_fold_commitment(header: BlobHeader) -> bytes:
+    """Return what the folds of a header without folds are to be drawn from."""
+    return _encode_commitment(header, FOLDED_VERSION)
+
+
+def needs_folds(size_bytes: int, num_data: int, num_shards: int) -> bool:
+    """Tell whether a blob has folds: its shards are long enough, and some of them are parity."""
+    return num_data < num_shards and compute_shard_bytes(size_bytes, num_data) >= MIN_FOLDED_SHARD_BYTES
+
+
+def check_has_folds(header: BlobHeader) -> None:
+    """Check that a node can verify the encoding of a shard before it signs.
+
+    Raises:
+        FoldsMissing: the shards are long and the header has no folds.
+    """
+    if not header.folds and needs_folds(header.size_bytes, header.num_data, header.num_shards):
+        raise FoldsMissing(
+            shard_bytes=compute_shard_bytes(header.size_bytes, header.num_data), maximum=MIN_FOLDED_SHARD_BYTES - 1
         )
-    )
 
 
 def decode_header(data: bytes) -> BlobHeader:
@@ -122,14 +151,16 @@ def decode_header(data: bytes) -> BlobHeader:
     if len(data) < _FIXED_BYTES:
         raise MalformedHeader(f"{len(data)} bytes, expected at least {_FIXED_BYTES}")
     version, matrix_id, num_data, num_shards = data[:4]
-    if version != HEADER_VERSION:
-        raise MalformedHeader(f"version {version}, expected {HEADER_VERSION}")
+    if version not in (PLAIN_VERSION, FOLDED_VERSION):
+        raise MalformedHeader(f"version {version}, expected {PLAIN_VERSION} or {FOLDED_VERSION}")
     if matrix_id != MATRIX_ID:
         raise MalformedHeader(f"matrix {matrix_id}, expected {MATRIX_ID}")
     if not 1 <= num_data <= num_shards <= MAX_SEATS:
         raise MalformedHeader(f"k {num_data}, n {num_shards}; expected 1 <= k <= n <= {MAX_SEATS}")
-    if len(data) != _FIXED_BYTES + num_shards * HASH_BYTES:
-        raise MalformedHeader(f"{len(data)} bytes, expected {_FIXED_BYTES + num_shards * HASH_BYTES}")
+    roots_end = _FIXED_BYTES + num_shards * HASH_BYTES
+    num_folds = compute_num_folds(num_shards) if version == FOLDED_VERSION else 0
+    if len(data) != roots_end + num_data * num_folds:
+        raise MalformedHeader(f"{len(data)} bytes, expected {roots_end + num_data * num_folds}")
     leaf_bytes = int.from_bytes(data[4:8], "big")
     if not MIN_LEAF_BYTES <= leaf_bytes <= MAX_LEAF_BYTES or leaf_bytes & (leaf_bytes - 1):
         raise MalformedHeader(
@@ -143,5 +174,17 @@ def decode_header(data: bytes) -> BlobHeader:
         num_shards=num_shards,
         leaf_bytes=leaf_bytes,
         size_bytes=size_bytes,
-        shard_roots=tuple(ShardRoot(data[at : at + HASH_BYTES]) for at in range(_FIXED_BYTES, len(data), HASH_BYTES)),
+        shard_roots=tuple(ShardRoot(data[at : at + HASH_BYTES]) for at in range(_FIXED_BYTES, roots_end, HASH_BYTES)),
+        folds=tuple(data[at : at + num_folds] for at in range(roots_end, len(data), num_folds)) if num_folds else (),
+    )
+
+
+def _encode_commitment(header: BlobHeader, version: int) -> bytes:
+    return b"".join(
+        (
+            bytes((version, MATRIX_ID, header.num_data, header.num_shards)),
+            header.leaf_bytes.to_bytes(4, "big"),
+            header.size_bytes.to_bytes(8, "big"),
+            *header.shard_roots,
+        )
     )

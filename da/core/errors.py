@@ -14,6 +14,8 @@
     |   +-- MalformedProof
     |   `-- MalformedMessage       a request or an answer of the node's HTTP API
     +-- BadProof                   a leaf that is not under the root
+    +-- BadEncoding                a shard that is off the code, by its fold; a node signs nothing
+    +-- FoldsMissing               a header without folds whose shards are too long for that
     +-- InvalidCertificate
     |   +-- WrongGenesis  WrongEpoch  CertificateExpired
     |   +-- NotEnoughSignatures  DuplicateSeat  UnknownSeat
@@ -88,6 +90,28 @@ class MalformedMessage(Malformed):
 
 class BadProof(DataAvailabilityError):
     """A leaf is not where its proof says."""
+
+
+class BadEncoding(DataAvailabilityError):
+    """A shard hashes to its root, but is not what the code makes of the data."""
+
+    def __init__(self, *, shard: int, expected: bytes, got: bytes) -> None:
+        super().__init__(
+            f"shard {shard} is off the code: it folds to {got.hex()}, the header's folds demand {expected.hex()}; "
+            "encode the blob again"
+        )
+        self.shard = shard
+        self.expected = expected
+        self.got = got
+
+
+class FoldsMissing(DataAvailabilityError):
+    """A node can't check the encoding of shards of this length, because the header has no folds."""
+
+    def __init__(self, *, shard_bytes: int, maximum: int) -> None:
+        super().__init__(f"shards of {shard_bytes} bytes without folds, at most {maximum}; use a header of version 2")
+        self.shard_bytes = shard_bytes
+        self.maximum = maximum
 
 
 class InvalidCertificate(DataAvailabilityError):
@@ -239,15 +263,31 @@ class NotEnoughShards(RetrieveFailed):
         self.faults = faults
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inconsistency:
+    """What a reader saw of a bad encoding; anybody who takes the same k shards sees it again."""
+
+    seats: tuple[int, ...]
+    """The k shards that were decoded, each verified against its root."""
+    shard: int
+    """The first shard whose root re-encoding does not give; or the first one padded with other bytes than zeros."""
+    expected_root: bytes
+    """Its root in the header, 32 bytes."""
+    computed_root: bytes
+    """The root of what re-encoding makes of the k shards; equals ``expected_root`` when only the padding is wrong."""
+
+
 class InconsistentBlob(RetrieveFailed):
     """The shards are under their roots, but are no code word: the encoder lied.
 
-    Every reader gets this verdict, whichever k shards it took; the message holds nothing that depends on them.
+    Every reader gets this verdict, whichever k shards it took; the message holds nothing that depends on them. What
+    does is in ``evidence``.
     """
 
-    def __init__(self, *, blob: bytes) -> None:
+    def __init__(self, *, blob: bytes, evidence: Inconsistency | None = None) -> None:
         super().__init__(f"blob {blob.hex()} is inconsistent: re-encoding does not give its shard roots")
         self.blob = blob
+        self.evidence = evidence
 
 
 def _list_faults(faults: tuple[SeatFault, ...]) -> str:
