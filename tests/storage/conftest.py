@@ -130,6 +130,11 @@ def chain() -> FakeChain:
 
 
 @pytest.fixture
+def make_chain() -> type[FakeChain]:
+    return FakeChain
+
+
+@pytest.fixture
 def open_engine(tmp_path: Path) -> Iterator[Callable[..., StoreEngine]]:
     """Open the store of this test's home; opening it again closes the former one first."""
     opened: list[StoreEngine] = []
