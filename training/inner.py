@@ -14,6 +14,9 @@ import torch
 from training.core.recipe import Recipe
 from training.models.gpt import Gpt, compute_loss
 
+EPSILON = 1e-8
+"""Added to the root of the second moment, as in AdamW (arXiv 1711.05101)."""
+
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
@@ -26,15 +29,8 @@ class InnerLoop:
         self.device = device
         self.model = Gpt(recipe.model).to(device)
         self.weights = dict(self.model.named_parameters())
-        self._clip_norm = inner.clip_norm
-        matrices = [weight for weight in self.weights.values() if weight.dim() > 1]
-        vectors = [weight for weight in self.weights.values() if weight.dim() <= 1]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": inner.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
-            lr=inner.learning_rate,
-            betas=(inner.beta1, inner.beta2),
-            fused=True,
-        )
+        self._inner = inner
+        self._moments: dict[str, dict[str, torch.Tensor]] = {}
 
     def set_weights(self, values: Mapping[str, torch.Tensor]) -> None:
         """Copy values into the weights of the same names."""
@@ -44,30 +40,66 @@ class InnerLoop:
 
     def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
         """Do one step on samples of context + 1 bytes; return the loss, or None where it was skipped."""
-        self._optimizer.zero_grad(set_to_none=True)
+        for weight in self.weights.values():
+            weight.grad = None
         loss = compute_loss(self.model, samples_BT.to(self.device))
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.weights.values(), self._clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.weights.values(), self._inner.clip_norm)
         if not bool(torch.isfinite(norm) & torch.isfinite(loss)):
             return None
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
+        self._update(rate)
         return float(loss.detach())
 
     def moments(self) -> dict[str, torch.Tensor]:
         """Return the optimizer's state, keyed ``<moment>/<tensor>``, on the CPU; empty before the first step."""
         return {
-            f"{moment}/{name}": self._optimizer.state[weight][moment].detach().cpu().clone()
-            for name, weight in self.weights.items()
-            if weight in self._optimizer.state
+            f"{moment}/{name}": self._moments[name][moment].detach().cpu().clone()
+            for name in self.weights
+            if name in self._moments
             for moment in _MOMENTS
         }
 
     def set_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
         """Restore what `moments` returned."""
-        for name, weight in self.weights.items():
+        for name in self.weights:
             if f"step/{name}" in moments:
-                self._optimizer.state[weight] = {
+                self._moments[name] = {
                     moment: moments[f"{moment}/{name}"].to(self.device).clone() for moment in _MOMENTS
                 }
+
+    def _update(self, rate: float) -> None:
+        """Do one AdamW update of all weights from their gradients; only matrices decay."""
+        if not self._moments:
+            self._moments = {name: self._create_moments(weight) for name, weight in self.weights.items()}
+        with torch.no_grad():
+            for decay, names in (
+                (self._inner.weight_decay, [name for name, weight in self.weights.items() if weight.dim() > 1]),
+                (0.0, [name for name, weight in self.weights.items() if weight.dim() <= 1]),
+            ):
+                weights: list[torch.Tensor] = [self.weights[name] for name in names]
+                gradients = [weight.grad for weight in weights if weight.grad is not None]
+                steps = [self._moments[name]["step"] for name in names]
+                torch._foreach_add_(steps, 1)
+                torch._fused_adamw_(
+                    weights,
+                    gradients,
+                    [self._moments[name]["exp_avg"] for name in names],
+                    [self._moments[name]["exp_avg_sq"] for name in names],
+                    [],
+                    steps,
+                    lr=rate,
+                    beta1=self._inner.beta1,
+                    beta2=self._inner.beta2,
+                    weight_decay=decay,
+                    eps=EPSILON,
+                    amsgrad=False,
+                    maximize=False,
+                )
+
+    def _create_moments(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+        zeros = torch.zeros_like(weight, memory_format=torch.preserve_format)
+        return {
+            "exp_avg": zeros,
+            "exp_avg_sq": zeros.clone(),
+            "step": torch.zeros((), dtype=torch.float32, device=self.device),
+        }
