@@ -70,6 +70,8 @@ class Exchange:
         self._thread = threading.Thread(target=self._follow, name="exchange", daemon=True)
         self.reset_reason = ""
         """Why the session must start again from a checkpoint; empty while all is well."""
+        self.served_version = -1
+        """Newest version at which every duty has been looked at."""
 
     def start(self) -> None:
         """Begin."""
@@ -140,7 +142,9 @@ class Exchange:
         if has_acted:
             self._served_at = float("-inf")
             self._refresh()
+        version = self._agreement.version
         self._duties.evaluate(view, self._agreement)
+        self.served_version = max(self.served_version, min(version, view.run.head_version))
 
     def _offer_certified(self, view: ChainView) -> None:
         """Nobody is left who can show the head: after T_recover the certified root takes the run back, in the open."""

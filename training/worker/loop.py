@@ -311,7 +311,8 @@ class RoundLoop:
             self._wait(view, "the run has finished; settling the last rounds")
             return None
         self._apply_up_to(total)
-        if view.run.certified_version < total and time.monotonic() < self._idle_since + FINISH_SECONDS:
+        is_served = view.run.certified_version >= total and self._exchange.served_version >= total
+        if not is_served and time.monotonic() < self._idle_since + FINISH_SECONDS:
             self._wait(view, "the run has finished; storing the last checkpoint")
             return None
         return LoopEnd.FINISHED

@@ -1,0 +1,372 @@
+"""Worker processes on the real chain and the real stores, as people start them (cases 1, 3, 7, 25, 27, 77).
+
+One devnet and one run serve the whole story, told in order: each test leaves the run where the next one takes
+it up.  ``pytest -k`` of a later test alone runs the earlier ones' set-up through the ``story`` fixture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.types import MemberState, RoundState, RunState, UpdateFate
+from training.worker.trace import EventKind, load_trace
+
+pytestmark = pytest.mark.integration
+
+UP_SECONDS = 150.0
+COMMAND_SECONDS = 60.0
+STOP_SECONDS = 10.0
+
+RECIPE = """
+name = "story"
+seed = 11
+[model]
+width = 16
+num_layers = 1
+num_heads = 2
+hidden = 32
+context = 16
+[data]
+source = "python_stdlib"
+eval_windows = 8
+[inner]
+batch_size = 2
+learning_rate = 0.01
+warmup_steps = 4
+[codec]
+kind = "low_rank_int4"
+rank = 4
+[rounds]
+num_fragments = 4
+overlap = 1
+local_steps = 160
+num_rounds = 32
+[outer]
+"""
+"""Tiny, with enough inner steps that a worker can be killed in the middle of them."""
+
+
+def run_trainer(*arguments: object, code: int = 0) -> str:
+    """Run a trainer command and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "training.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        stdin=subprocess.DEVNULL,
+        env=_environment(),
+        check=False,
+    )
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
+
+
+def run_localnet(*arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "localnet.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=UP_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+class Proxy:
+    """A TCP proxy in front of the JSON-RPC port; ``cut`` makes the chain disappear for whoever uses it."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._is_cut = False
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        with self._lock:
+            self._is_cut = True
+            for connection in self._open:
+                connection.close()
+            self._open.clear()
+
+    def heal(self) -> None:
+        with self._lock:
+            self._is_cut = False
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                if self._is_cut:
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._open |= {client, server}
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65_536):
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            with self._lock:
+                self._open.discard(end)
+            end.close()
+
+
+@dataclass
+class Worker:
+    """One ``trainer join`` process."""
+
+    name: str
+    folder: Path
+    url: str
+    address: str
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def home(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def key_file(self) -> Path:
+        return self.folder / f"{self.name}.key"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / f"{self.name}.log").read_text()
+
+    def start(self) -> Worker:
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "training.cli", "join", "--run", "1", "--chain", self.url),
+                    *("--key-file", self.key_file, "--home", self.home, "--threads", "1", "--evaluate-every", "8"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+            )
+        return self
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(STOP_SECONDS)
+
+
+@dataclass
+class Story:
+    """The devnet, the run and its workers."""
+
+    folder: Path
+    client: ChainClient
+    url: str
+    proxy: Proxy
+    workers: dict[str, Worker] = field(default_factory=dict)
+
+    def info(self) -> Any:
+        return self.client.training.run(1)
+
+    def member(self, name: str) -> Any:
+        return self.client.training.member(1, self.workers[name].address)
+
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            tails = "\n".join(f"--- {worker.name}\n{worker.log[-1500:]}" for worker in self.workers.values())
+            assert time.monotonic() < deadline, f"not in {seconds} s: {what}\n{self.info()}\n{tails}"
+            time.sleep(0.05)
+
+    def fates(self, name: str) -> list[UpdateFate]:
+        address = self.workers[name].address
+        return [self.client.training.update(1, t, address).fate for t in range(self.info().num_settled)]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("story")
+    net = folder / "net"
+    found: Story | None = None
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        run_localnet("up", "--detach", "--home", net, "--rpc-port", port)
+        url = json.loads(run_localnet("status", "--home", net, "--json"))["rpc_urls"][0]
+        proxy = Proxy(int(url.rsplit(":", 1)[1]))
+        found = Story(folder=folder, client=ChainClient([url]), url=url, proxy=proxy)
+        for name in ("owner", "ann", "bob"):
+            address = json.loads(run_trainer("keys", "new", folder / f"{name}.key", "--json"))["address"]
+            run_localnet("fund", address, "--home", net)
+            if name != "owner":
+                found.workers[name] = Worker(
+                    name=name, folder=folder, url=proxy.url if name == "ann" else url, address=address
+                )
+        (folder / "recipe.toml").write_text(RECIPE)
+        created = run_trainer(
+            *("run", "create", folder / "recipe.toml", "--chain", url, "--key-file", folder / "owner.key", "--json"),
+            *("--round-seconds", "2.5", "--grace-seconds", "0.6", "--attest-seconds", "2", "--recover-seconds", "20"),
+            *("--reward", "0.5", "--bond", "2"),
+            *(part for worker in found.workers.values() for part in ("--allow", worker.address)),
+        )
+        assert json.loads(created)["run"] == 1
+        for worker in found.workers.values():
+            worker.start()
+        yield found
+    finally:
+        if found is not None:
+            for worker in found.workers.values():
+                if worker.process is not None and worker.process.poll() is None:
+                    worker.process.kill()
+                    worker.process.wait(STOP_SECONDS)
+            found.proxy.close()
+            found.client.close()
+        if net.exists():
+            run_localnet("down", "--home", net)
+
+
+def test_a_worker_killed_in_the_middle_of_a_round_comes_back_by_itself(story: Story) -> None:
+    bob = story.workers["bob"]
+    story.wait_for(lambda: story.info().num_settled >= 3 and story.member("bob").accepted >= 2, "the run has begun")
+    assert bob.kill() == -signal.SIGKILL
+    settled = story.info().num_settled
+    story.wait_for(lambda: story.info().num_settled >= settled + 1, "the run goes on without bob")
+    before = story.member("bob").accepted
+    bob.start()
+    story.wait_for(lambda: story.member("bob").accepted >= before + 2, "bob's updates count again")
+    assert "resumed at version" in bob.log
+
+
+def test_a_chain_that_goes_away_in_the_middle_costs_no_update(story: Story) -> None:
+    before = story.member("ann").accepted
+    story.proxy.cut()
+    ann = story.workers["ann"]
+    story.wait_for(lambda: "no answer" in ann.log, "ann notices", 10)
+    story.proxy.heal()
+    story.wait_for(lambda: story.member("ann").accepted >= before + 2, "ann's updates count again")
+    assert ann.process is not None
+    assert ann.process.poll() is None
+
+
+def test_a_second_process_on_one_home_is_refused_by_name(story: Story) -> None:
+    ann = story.workers["ann"]
+    said = run_trainer(
+        *("join", "--run", 1, "--chain", story.url, "--key-file", ann.key_file, "--home", ann.home), code=2
+    )
+    assert "another worker uses" in said
+    assert "--home" in said
+
+
+def test_sigterm_saves_and_ends_with_zero_within_ten_seconds(story: Story) -> None:
+    ann = story.workers["ann"]
+    began = time.monotonic()
+    assert ann.kill(signal.SIGTERM) == 0, ann.log
+    assert time.monotonic() - began < STOP_SECONDS
+    assert (ann.home / "journal.json").exists()
+    assert story.member("ann").state in (MemberState.READY, MemberState.ACTIVE), "the membership is kept"
+
+
+def test_with_all_disks_gone_chain_and_stores_alone_give_the_state_back(story: Story) -> None:
+    ann, bob = story.workers["ann"], story.workers["bob"]
+    bob.kill()
+    settled = story.info().num_settled
+    for worker in (ann, bob):
+        shutil.rmtree(worker.home)
+    before = story.member("bob").accepted
+    bob.start()
+    story.wait_for(lambda: story.member("bob").accepted > before, "a lone worker's update counts")
+    accepted_at = story.info().num_settled
+    assert accepted_at > settled
+    # A vote of a lone worker is FINAL only with the root that the chain had agreed on with others before.
+    root = story.client.training.root(1, settled)
+    assert "caught up with version" in bob.log
+    assert any(root), "the run was not reverted"
+    ann.start()
+
+
+def test_the_run_finishes_with_one_root_and_every_process_ends_well(story: Story) -> None:
+    for worker in story.workers.values():
+        assert worker.process is not None
+        try:
+            code = worker.process.wait(90)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{worker.name} did not end: {story.info()}\n{worker.log[-3000:]}")
+        assert code == 0, worker.log
+    info = story.info()
+    assert info.state is RunState.FINISHED
+    assert info.certified_version == info.num_rounds_total
+    for worker in story.workers.values():
+        assert info.head_root.hex() in worker.log.replace("\n", ""), "both end with the agreed root"
+    for name in story.workers:
+        member = story.member(name)
+        fates = story.fates(name)
+        assert member.accepted == fates.count(UpdateFate.ACCEPTED), "each update counted once"
+        assert member.earned == member.accepted * 5 * 10**17
+    states = {story.client.training.round(1, t).state for t in range(info.num_settled)}
+    assert states <= {RoundState.FINAL, RoundState.VOID}
+
+
+def test_status_says_whether_the_last_update_counted(story: Story) -> None:
+    said = json.loads(
+        run_trainer("status", "--run", 1, "--chain", story.url, "--key-file", story.folder / "ann.key", "--json")
+    )
+    assert said["last_update"]["update"]["fate"] == "ACCEPTED"
+    assert said["last_update"]["verdict"].startswith("counted")
+
+
+def test_the_pulled_checkpoint_is_the_agreed_state(story: Story) -> None:
+    out = story.folder / "model"
+    pulled = json.loads(run_trainer("checkpoint", "pull", "--run", 1, "--chain", story.url, "--out", out, "--json"))
+    info = story.info()
+    assert pulled["version"] == info.num_rounds_total
+    assert bytes.fromhex(pulled["root"]) == info.head_root
+    evaluated = json.loads(run_trainer("evaluate", out, "--json"))
+    recorded = {item.version: item.loss_micro for item in story.client.training.evaluations(1, 0, 256)}
+    assert evaluated["loss_micro"] == recorded[info.num_rounds_total], "the loss of the agreed theta, bit for bit"
+    assert recorded[info.num_rounds_total] < recorded[0], "it has learned"
+    assert len(json.loads(run_trainer("generate", out, "--length", 8, "--json"))["text"]) > 0
+    assert "exists already" in run_trainer(
+        *("checkpoint", "pull", "--run", 1, "--chain", story.url, "--out", out), code=2
+    )
+
+
+def test_the_trace_tells_the_bytes_at_the_sockets(story: Story) -> None:
+    events = load_trace(story.workers["ann"].home / "trace.jsonl")
+    traffic = [event.counters for event in events if event.kind is EventKind.TRAFFIC]
+    assert traffic[-1]["payload_sent"] > 0
+    assert traffic[-1]["rpc_received"] > 0
+    assert {EventKind.TRAIN, EventKind.SETTLE, EventKind.ATTEST, EventKind.COMMIT} <= {event.kind for event in events}
