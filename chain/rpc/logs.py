@@ -17,7 +17,7 @@ from chain.rpc.views import PlacedLog, place_logs
 from chain.store import Snapshot
 
 MAX_RANGE_BLOCKS = 10_000
-"""Most blocks that one query reads: about 0.1 s of headers, or 50 minutes of a devnet."""
+"""Most blocks that one query reads: about 0.3 s of headers, or 50 minutes of a devnet."""
 MAX_RESULTS = 10_000
 """Most logs that one query returns: about 6 MB of JSON."""
 _MAX_TOPICS = 4
