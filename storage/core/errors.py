@@ -15,6 +15,7 @@
     |- NotFunded                 the node's account stayed below what registration costs
     |- WrongReceiptKey           the operator is registered with another receipt key
     |- HomeInUse                 another process holds this home
+    |- AddressTaken              something else listens there
     |- UnknownBlob               the chain has no certificate for this id
     |- NoCommittee               no storage node has a seat
     |- BlobReleased              its last lease has ended
@@ -256,6 +257,15 @@ class HomeInUse(StorageError):
     def __init__(self, *, home: str) -> None:
         self.home = home
         super().__init__(f"{home} is in use by another storage-node; stop it, or give another --home")
+
+
+class AddressTaken(StorageError):
+    """The listening address can't be had."""
+
+    def __init__(self, *, host: str, port: int, reason: str) -> None:
+        self.host = host
+        self.port = port
+        super().__init__(f"can't listen on {host}:{port}: {reason}; choose another address with --listen")
 
 
 class UnknownBlob(StorageError):

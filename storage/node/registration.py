@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from contracts.bindings.errors import BindingError, ContractError
+from contracts.bindings.errors import BindingError, ContractError, TransactionFailed
 from contracts.bindings.types import StorageNode, StorageNodeState
 from storage.core.errors import ChainUnreachable, NotFunded, WrongReceiptKey
 from storage.node.keys import ReceiptKey
@@ -78,11 +78,12 @@ def ensure_registered(
 
     A chain that is down is waited for without limit; the node serves meanwhile.
 
-    Raises: NotFunded after the deadline; WrongReceiptKey; ContractError when the chain refuses the node for good.
+    Raises: NotFunded after the deadline; WrongReceiptKey; ContractError or TransactionFailed when the chain refuses
+    the node for good.
     """
     report(RegistrationState.WAITING_FOR_CHAIN)
     funds = _FundsWait(wanted)
-    has_complained = False
+    said = ""
     while not stop.is_set():
         try:
             if _try(port, wanted, funds, report):
@@ -92,10 +93,14 @@ def ensure_registered(
             if error.name != "NodeAlreadyRegistered":
                 report(RegistrationState.FAILED)
                 raise
+        except TransactionFailed:
+            # Mined, paid for and failed: repeating it would only burn the funds.
+            report(RegistrationState.FAILED)
+            raise
         except (ChainUnreachable, BindingError) as error:
-            if not has_complained:
+            if type(error).__name__ != said:
                 log.warning("registration waits: %s", error)
-            has_complained = True
+            said = type(error).__name__
         stop.wait(wanted.poll_seconds)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from storage.core.errors import HomeInUse, StorageError, WrongChain
+from storage.core.errors import AddressTaken, HomeInUse, StorageError, WrongChain
 from storage.node.boot import is_new_boot, note_boot
 from storage.node.chain_port import ChainPort
 from storage.node.collector import Collector
@@ -100,7 +100,7 @@ async def run_node(
 ) -> None:
     """Run a node until SIGTERM, SIGINT or ``stop``; ``on_listen`` is told its URL.
 
-    Raises: HomeInUse, WrongChain, NotFunded, WrongReceiptKey, ContractError, OSError when the port is taken.
+    Raises: HomeInUse, WrongChain, NotFunded, WrongReceiptKey, ContractError, AddressTaken.
     """
     config.home.mkdir(parents=True, exist_ok=True)
     with lock_home(config.home):
@@ -173,7 +173,7 @@ class _Node:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._config.host, self._config.port, reuse_address=True).start()
+            await self._listen(runner)
             self._state.url = self._config.advertise_url or _get_url(runner, self._config.host)
             log.info("listening on %s", self._state.url)
             if on_listen is not None:
@@ -184,6 +184,14 @@ class _Node:
             await runner.cleanup()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = self._config.host, self._config.port
+        try:
+            await web.TCPSite(runner, host, port, reuse_address=True).start()
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise AddressTaken(host=host, port=port, reason=reason) from error
 
     async def _follow(self, port: RegistrationPort | None, stop: asyncio.Event) -> None:
         """Run the background work until ``stop``; what fails there for good ends the node."""

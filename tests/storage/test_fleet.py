@@ -334,14 +334,22 @@ def test_a_stop_is_orderly_even_with_an_upload_under_way_and_a_chain_that_hangs(
     assert get_files(node.home) == {}
 
 
-def test_two_nodes_can_not_share_a_home(fleet: Any) -> None:
+def test_two_nodes_share_neither_home_nor_port(fleet: Any) -> None:
     node = fleet.start("single")
-    second = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("node_process.py")), str(node.config)],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert second.returncode != 0
-    assert "is in use by another storage-node" in second.stderr
+    config = json.loads(node.config.read_text())
+    port = int(node.url.rpartition(":")[2])
+    for name, changes, words in (
+        ("home", {}, "is in use by another storage-node"),
+        ("port", {"home": config["home"] + "-2", "port": port}, f"can't listen on 127.0.0.1:{port}: Address already"),
+    ):
+        path = node.config.with_name(f"{name}.json")
+        path.write_text(json.dumps({**config, **changes}))
+        second = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("node_process.py")), str(path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert second.returncode != 0
+        assert words in second.stderr

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from contracts.bindings.errors import ContractError, DeadlinePassed
+from contracts.bindings.errors import ContractError, DeadlinePassed, TransactionFailed
 from contracts.bindings.types import StorageNode, StorageNodeState
 from da.core.receipt import is_key_proof_valid
 from storage.core.errors import ChainUnreachable, NotFunded, WrongReceiptKey
@@ -127,6 +127,12 @@ def test_invalid_another_receipt_key() -> None:
 def test_invalid_what_the_chain_refuses_for_good() -> None:
     port = FakePort(failures=[ContractError("BadUrl", {"reason": "no scheme"}, "BadUrl: reason no scheme")])
     with pytest.raises(ContractError, match="no scheme"):
+        run(port)
+
+
+def test_invalid_a_transaction_that_failed_is_not_paid_for_again() -> None:
+    port = FakePort(failures=[TransactionFailed(bytes(32), 7, "out of gas")])
+    with pytest.raises(TransactionFailed, match="block 7"):
         run(port)
 
 
