@@ -45,6 +45,8 @@ _HEADROOM_DIVISOR = 4
 _REMAP_DEADLINE_SECONDS = 10.0
 """How long a reader waits for its other snapshots to close, before it follows a map that has grown."""
 _MAX_READERS = 512
+_READER_CHECK_COMMITS = 64
+"""A reader that was killed pins old pages, and the file grows, until its slot is cleared."""
 _HEIGHT_BYTES = 8
 _META_HEIGHT = b"height"
 _META_APP_HASH = b"app_hash"
@@ -252,6 +254,7 @@ class Store:
         self._env.reader_check()
         self._databases = _open_databases(self._env, directory, is_writer=True)
         self._reading = self._env.begin()
+        self._num_commits = 0
 
     @property
     def committed(self) -> Snapshot:
@@ -266,6 +269,9 @@ class Store:
     def commit(self, candidate: Candidate) -> None:
         """Make a block durable, all or nothing."""
         self._reading.abort()
+        self._num_commits += 1
+        if self._num_commits % _READER_CHECK_COMMITS == 0:
+            self._env.reader_check()
         self._grow_if_needed()
         while True:
             try:

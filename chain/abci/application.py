@@ -323,7 +323,7 @@ class ChainApplication:
         self._store.commit(candidate)
         die_if_due(self._fault, FaultPoint.AFTER_COMMIT, candidate.height)
         self._tree = finalized.tree
-        self._queue.remove(candidate.transactions, finalized.refused)
+        self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
         self._finalized = None
         return pb.ResponseCommit(retain_height=0)
 

@@ -87,11 +87,12 @@ class AbciProtocol(asyncio.Protocol):
                 name = request.WhichOneof("value") or "unknown request"
                 answers.append(encode_frame(self._answer(name, request).SerializeToString()))
         except (InvalidFrame, DecodeError) as error:
-            self._stop(HandlerFailed(name, f"the stream from CometBFT can't be read: {error}"), error)
-        except Exception as error:  # noqa: BLE001 (outermost loop: logged, ends the process)
-            self._stop(HandlerFailed(name, f"{type(error).__name__}: {error}"), error)
-        if answers and self._transport is not None:
-            self._transport.write(b"".join(answers))
+            raise self._stop(HandlerFailed(name, f"the stream from CometBFT can't be read: {error}")) from error
+        except Exception as error:  # outermost loop of the connection: ends the process
+            raise self._stop(HandlerFailed(name, f"{type(error).__name__}: {error}")) from error
+        finally:
+            if answers and self._transport is not None:
+                self._transport.write(b"".join(answers))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Say that CometBFT went away: it opens all four connections again after its own restart."""
@@ -113,11 +114,12 @@ class AbciProtocol(asyncio.Protocol):
         getattr(response, name).SetInParent()
         return response
 
-    def _stop(self, failure: HandlerFailed, cause: Exception) -> None:
-        log.critical("%s", failure, exc_info=cause)
+    def _stop(self, failure: HandlerFailed) -> HandlerFailed:
+        """End the process; the caller raises, so that the traceback is logged and the connection closed."""
+        log.critical("%s", failure)
         self._is_stopped = True
-        failure.__cause__ = cause
         self._fail(failure)
+        return failure
 
 
 async def serve(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from eth_hash.auto import keccak as _keccak
+from eth_hash.backends.pycryptodome import keccak256 as _keccak
 
 from chain.core.types import Hash
 

@@ -9,6 +9,7 @@ every mempool.  Nothing here is agreed state: two validators may hold different 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ MAX_TRANSACTIONS = 50_000
 """As CometBFT's mempool.size."""
 EXPIRY_BLOCKS = 1_200
 """A transaction that couldn't run for so many blocks is given up: about 6 minutes of devnet blocks."""
+FORGET_BLOCKS = 2 * EXPIRY_BLOCKS
+"""What no proposal took out by then is forgotten here: CometBFT's mempool may have dropped it long ago."""
 MAX_NOOPS = 100
 """Dead transactions in one proposal: they cost bytes, no execution."""
 
@@ -56,11 +59,12 @@ class _SenderQueue:
 class TransactionQueue:
     """The queues of all senders."""
 
-    __slots__ = ("_num_transactions", "_senders")
+    __slots__ = ("_arrivals", "_num_transactions", "_senders")
 
     def __init__(self) -> None:
         """Start empty."""
         self._senders: dict[Address, _SenderQueue] = {}
+        self._arrivals: deque[_Entry] = deque()
         self._num_transactions = 0
 
     def __len__(self) -> int:
@@ -93,7 +97,9 @@ class TransactionQueue:
             raise InsufficientFunds(queue.cost + cost, balance)
 
         # EFFECTS
-        queue.entries[transaction.nonce] = _Entry(transaction, cost, height)
+        entry = _Entry(transaction, cost, height)
+        queue.entries[transaction.nonce] = entry
+        self._arrivals.append(entry)
         queue.num_bytes = num_bytes
         queue.cost += cost
         self._senders[transaction.sender] = queue
@@ -106,8 +112,11 @@ class TransactionQueue:
             nonce = Nonce(nonce + 1)
         return nonce
 
-    def remove(self, executed: Iterable[Transaction], refused: Iterable[Transaction]) -> None:
-        """Forget what a block executed, with what its nonces made impossible, and what it refused."""
+    def remove(self, executed: Iterable[Transaction], refused: Iterable[Transaction], height: Height) -> None:
+        """Forget what block ``height`` executed, with what its nonces made impossible, and what it refused.
+
+        Also forgets what has waited for FORGET_BLOCKS.
+        """
         for transaction in executed:
             queue = self._senders.get(transaction.sender)
             if queue is not None:
@@ -116,6 +125,10 @@ class TransactionQueue:
             entry = self._find_entry(transaction.sender, transaction.nonce)
             if entry is not None and entry.transaction.hash == transaction.hash:
                 self._drop(transaction.sender, [transaction.nonce])
+        while self._arrivals and height - self._arrivals[0].height > FORGET_BLOCKS:
+            oldest = self._arrivals.popleft()
+            if self._find_entry(oldest.transaction.sender, oldest.transaction.nonce) is oldest:
+                self._drop(oldest.transaction.sender, [oldest.transaction.nonce])
 
     def plan_proposal(
         self,

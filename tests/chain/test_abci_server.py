@@ -108,7 +108,8 @@ def test_block_of_20_megabytes() -> None:
 def test_failing_handler_answers_what_came_before_and_stops(name: str, caplog: pytest.LogCaptureFixture) -> None:
     failures: list[BaseException] = []
     protocol, transport = _connect(EchoingApplication(failing=name), failures)
-    protocol.data_received(_make_request("echo") + FLUSH + _make_request(name) + FLUSH)
+    with pytest.raises(HandlerFailed):
+        protocol.data_received(_make_request("echo") + FLUSH + _make_request(name) + FLUSH)
     protocol.data_received(FLUSH)
     assert [answer.WhichOneof("value") for answer in _read(transport.writes)] == ["echo", "flush"]
     assert isinstance(failures[0], HandlerFailed)
@@ -119,7 +120,8 @@ def test_failing_handler_answers_what_came_before_and_stops(name: str, caplog: p
 def test_broken_stream_stops(data: bytes) -> None:
     failures: list[BaseException] = []
     protocol, transport = _connect(EchoingApplication(), failures)
-    protocol.data_received(data)
+    with pytest.raises(HandlerFailed, match=r"can't be read|doesn't know"):
+        protocol.data_received(data)
     assert transport.writes == []
     assert isinstance(failures[0], HandlerFailed)
 

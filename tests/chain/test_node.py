@@ -271,34 +271,50 @@ def test_application_behind_wiped_or_ahead(make_node: Callable[..., Node], alice
 
 def test_children_are_restarted_and_die_with_the_supervisor(make_node: Callable[..., Node], alice: Any) -> None:
     node = make_node()
-    node.start()
-    for name in ("abci", "cometbft"):
+    port = find_free_port()
+    node.start(rpc_port=port)
+    for killed, renewed in (("rpc", {"rpc"}), ("abci", {"abci", "cometbft"}), ("cometbft", {"abci", "cometbft"})):
         before = node.children()
-        assert set(before) == {"abci", "cometbft"}
-        before[name].kill()
+        assert set(before) == {"abci", "cometbft", "rpc"}
+        before[killed].kill()
         wait_until(
-            lambda before=before: (
-                len(node.children()) == 2
-                and not {child.pid for child in node.children().values()} & {child.pid for child in before.values()}
-            ),
-            f"both new after {name} was killed",
+            lambda before=before, renewed=renewed: _find_renewed(before, node.children()) == renewed,
+            f"{renewed} new after {killed} was killed",
         )
         wait_until(lambda: _try_send(node, alice.raw(0)), "the transaction is taken")
     wait_until(lambda: node.find(alice.raw(0)), "executed once")
+    wait_until(lambda: _ask_block_number(port), "JSON-RPC answers")
     children = list(node.children().values())
     assert node.process is not None
     node.process.kill()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive
-    for address in (node.addresses.rpc, node.addresses.p2p):
-        host, port = address.split(":")
+    for address in (node.addresses.rpc, node.addresses.p2p, f"127.0.0.1:{port}"):
+        host, _, number = address.rpartition(":")
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, int(port)))
+            probe.bind((host, int(number)))
     height = node.height()
     node.start()
     node.wait_for_height(height + 1)
     assert node.stop() == 0
+
+
+def _find_renewed(before: dict[str, psutil.Process], after: dict[str, psutil.Process]) -> set[str]:
+    """Return the names whose process is another; all must be there."""
+    if set(before) != set(after):
+        return set()
+    return {name for name in after if after[name].pid != before[name].pid}
+
+
+def _ask_block_number(port: int) -> int:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return int(json.load(answer)["result"], 16)
+    except OSError:
+        return 0
 
 
 def test_500_of_one_key_over_16_connections_all_execute(make_node: Callable[..., Node], alice: Any) -> None:

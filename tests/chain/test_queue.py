@@ -157,10 +157,10 @@ def test_block_clears_the_queue() -> None:
     waiting = TransactionQueue()
     mempool = [_make(1, nonce) for nonce in range(4)] + [_make(2, 7)]
     _admit(waiting, mempool)
-    waiting.remove([mempool[1]], [mempool[4]])
+    waiting.remove([mempool[1]], [mempool[4]], Height(2))
     assert len(waiting) == 2
     assert waiting.compute_next_nonce(mempool[0].sender, Nonce(2)) == 4
-    waiting.remove([], [_make(1, 2, salt=9)])
+    waiting.remove([], [_make(1, 2, salt=9)], Height(3))
     assert len(waiting) == 2, "another transaction of that nonce was refused, ours still waits"
 
 
@@ -176,6 +176,21 @@ def test_dead_transactions_leave_through_a_block() -> None:
     late = _plan(waiting, [gap], read=read, height=Height(2 + queue.EXPIRY_BLOCKS))
     assert late == [gap]
     assert _plan(waiting, [gap], read=read, height=Height(1 + queue.EXPIRY_BLOCKS)) == []
+
+
+def test_what_the_mempool_dropped_is_forgotten_in_the_end() -> None:
+    waiting = TransactionQueue()
+    _admit(waiting, [_make(1, 5), _make(2, 5)], height=1)
+    _admit(waiting, [_make(3, 5)], height=9)
+    waiting.remove([], [_make(2, 5)], Height(2))
+    _admit(waiting, [_make(2, 5)], height=9)
+    waiting.remove([], [], Height(1 + queue.FORGET_BLOCKS))
+    assert len(waiting) == 3
+    waiting.remove([], [], Height(2 + queue.FORGET_BLOCKS))
+    assert len(waiting) == 2
+    assert waiting.compute_next_nonce(_make(2, 5).sender, Nonce(5)) == 6
+    waiting.remove([], [], Height(10 + queue.FORGET_BLOCKS))
+    assert len(waiting) == 0
 
 
 def test_proto_size() -> None:

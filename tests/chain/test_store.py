@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chain import store as module
 from chain.core.blocks import seal_block
 from chain.core.executor import process_block, simulate_call
 from chain.core.genesis import Genesis
@@ -179,6 +181,28 @@ def test_map_grows_under_a_reader_of_another_process(tmp_path: Path) -> None:
         finally:
             reader.kill()
     assert (tmp_path / "app" / "data.mdb").stat().st_size > 1 << 18
+    store.close()
+
+
+@pytest.mark.integration
+def test_killed_reader_does_not_make_the_file_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_READER_CHECK_COMMITS", 5)
+    store = Store(tmp_path / "app")
+    store.commit(make_candidate(0, [(b"x/0", b"start")]))
+    holding = CODE_READ.replace("print(snapshot.height", "sys.stdin.readline(); print(snapshot.height")
+    command = [sys.executable, "-c", holding.replace('print("open", flush=True)', ""), str(tmp_path / "app")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as reader:
+        assert reader.stdin is not None
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        deadline = time.monotonic() + 20
+        while len(store._env.readers().splitlines()) < 3:
+            assert time.monotonic() < deadline, "the reader holds a snapshot"
+            time.sleep(0.01)
+        reader.kill()
+    for height in range(1, 60):
+        store.commit(make_candidate(height, [(b"x/value", bytes((height,)) * 100_000)]))
+    assert (tmp_path / "app" / "data.mdb").stat().st_size < 30 * 100_000
     store.close()
 
 
