@@ -100,6 +100,24 @@ class Actor:
         return Address(compute_digest("actor", self.name)[:20])
 
 
+@dataclass(frozen=True)
+class Lie:
+    """A root that honest arithmetic denies and that became FINAL."""
+
+    round: int
+    num_live: int
+    """|E|."""
+    num_silent: int
+    """Of them, those who neither voted nor reported."""
+    num_liars: int
+    """Of them, liars."""
+
+    @property
+    def is_within_the_rules(self) -> bool:
+        """Fewer than four voters, or more than a third of E silent, or more than a third lying."""
+        return self.num_live < 4 or 3 * self.num_silent > self.num_live or 3 * self.num_liars > self.num_live
+
+
 @dataclass
 class Odds:
     """How rough a history is: chances a block, or an act."""
@@ -147,7 +165,7 @@ class World:
         self.withheld: dict[bytes, str] = {}
         self.malformed: set[bytes] = set()
         self.outage_until = 0
-        self.lies_final: list[tuple[int, int]] = []
+        self.lies_final: list[Lie] = []
         self.num_final = 0
         self.num_void = 0
         self.num_reverts = 0
@@ -215,13 +233,20 @@ class World:
             assert isinstance(t, int)
             honest = self.compute_honest_root(self.book(), t)
             if root != honest:
-                round_ = self.book().round(t)
-                live = round_.num_participants - round_.gone.bit_count()
-                self.lies_final.append((t, live))
+                self.lies_final.append(self.describe_lie(t))
         elif name == "RoundVoided":
             self.num_void += 1
         elif name == "RunReverted":
             self.num_reverts += 1
+
+    def describe_lie(self, t: int) -> Lie:
+        book = self.book()
+        round_ = book.round(t)
+        live = [a for i, a in enumerate(book.get_participants(t)) if not round_.gone >> i & 1]
+        liars = {actor.address for actor in self.actors if actor.is_liar}
+        return Lie(
+            round=t, num_live=len(live), num_silent=len(live) - len(round_.voters), num_liars=len(liars & set(live))
+        )
 
     def book(self) -> RunBook:
         """Return the run's records, for reading only; the same ones until somebody writes."""
@@ -623,8 +648,8 @@ def main() -> None:
             raise
         final, void = final + world.num_final, void + world.num_void
         lies, reverts = lies + bool(world.lies_final), reverts + world.num_reverts
-        for t, live in world.lies_final:
-            print(f"seed {seed}: a lie became FINAL in round {t} with {live} live voters")
+        for lie in world.lies_final:
+            print(f"seed {seed}: {lie}")
     seconds = time.perf_counter() - start
     print(f"{count} histories in {seconds:.1f} s: {final} final, {void} void, {lies} with a lie, {reverts} reverts")
 

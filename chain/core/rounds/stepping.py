@@ -112,9 +112,14 @@ def _step_attest(book: RunBook, round_: Round) -> bool:
     votes = tallies[0][0] if tallies else 0
     small = _get_small_quorum_height(book, round_)
     is_over = height >= _get_attest_start(book, round_) + round_.params.attest_blocks
-    missing = _find_missing(book, round_, electorate) if is_over else 0
-    # A third of liars must not win by withholding a payload from everybody else: then it leaves A first.
-    is_only_root = len(tallies) == 1 and not (missing and electorate >= SMALL_ELECTORATE)
+    is_only_root = len(tallies) == 1
+    missing = 0
+    if is_over:
+        reports = _get_reports(book, round_)
+        missing = _find_missing(round_, reports, electorate)
+        # A third of liars must not win by withholding a payload from the others, who can only report it.
+        if electorate >= SMALL_ELECTORATE and (missing or len(reports) >= votes):
+            is_only_root = False
     if (
         3 * votes > 2 * electorate
         or (small is not None and height >= small)
@@ -214,14 +219,15 @@ def _get_small_quorum_height(book: RunBook, round_: Round) -> int | None:
     return since + round_.params.grace_blocks
 
 
-def _find_missing(book: RunBook, round_: Round, electorate: int) -> int:
-    """Return the updates in A whose payload more than a third of E cannot have."""
+def _get_reports(book: RunBook, round_: Round) -> list[int]:
+    """Return what each live member of this attempt that cannot vote says is missing."""
     live = compute_live(round_)
-    reports = [
-        vote.missing
-        for position in round_.voters
-        if live >> position & 1 and (vote := book.get_vote(round_.round, position)).root == NO_ROOT
-    ]
+    votes = [book.get_vote(round_.round, position) for position in round_.voters if live >> position & 1]
+    return [vote.missing for vote in votes if vote.root == NO_ROOT]
+
+
+def _find_missing(round_: Round, reports: list[int], electorate: int) -> int:
+    """Return the updates in A whose payload more than a third of E cannot have."""
     found = 0
     for index in iterate_bits(round_.candidates):
         if 3 * sum(mask >> index & 1 for mask in reports) > electorate:
