@@ -147,7 +147,9 @@ async def _serve(home: Path, cometbft_url: str, host: str, port: int) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     async with aiohttp.ClientSession() as client:
-        runner = web.AppRunner(build_app(home, cometbft_url, client), shutdown_timeout=SHUTDOWN_SECONDS)
+        runner = web.AppRunner(
+            build_app(home, cometbft_url, client), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)

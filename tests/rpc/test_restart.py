@@ -49,3 +49,12 @@ def test_server_may_start_before_the_chain(rpc_process: Any, tmp_path: Path) -> 
     early = rpc_process(tmp_path / "nothing", "http://127.0.0.1:1", tmp_path / "early.log")
     with ChainClient([early.url]) as client, pytest.raises(ChainUnreachable, match=r"no chain database at .*: start"):
         client.height()
+
+
+def test_requests_leave_no_line_in_the_log(solo: Any, rpc_process: Any, tmp_path: Path) -> None:
+    server = rpc_process(solo.chain.home, solo.chain.url, tmp_path / "quiet.log")
+    before = server.log.read_text()
+    with ChainClient([server.url]) as client:
+        for _ in range(20):
+            client.height()
+    assert server.log.read_text() == before
