@@ -21,12 +21,14 @@ from da.blocking import BlobClient
 from da.codec import decode_blob, encode_blob
 from da.committee_file import CommitteeFile, decode_committee
 from da.core.certificate import encode_certificate
-from da.core.errors import DataAvailabilityError, SeatFault
+from da.core.errors import DataAvailabilityError, SeatFault, WrongDigest
+from da.core.hashing import compute_digest
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.scheme import compute_scheme
 from da.core.types import Height, Tier
 from da.kernel import get_kernel
 from da.protocol import decode_blob_id
+from da.recovery import recover_blob
 
 SELFTEST_BYTES = 1 << 20
 """Size of the blob that the self-test codes and decodes."""
@@ -135,6 +137,45 @@ def selftest(
         _print(answer, as_json)
     if not is_equal:
         raise typer.Exit(1)
+
+
+@app.command()
+def recover(
+    shards: Annotated[
+        list[str], typer.Argument(help="INDEX=FILE, one for each shard that is left; some may be wrong.")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where to write the bytes.")],
+    k: Annotated[int, typer.Option("-k", help="Data shards of the code.", min=1, max=64)],
+    n: Annotated[int, typer.Option("-n", help="All shards of the code.", min=1, max=64)],
+    size: Annotated[int, typer.Option(help="Bytes of the blob.", min=0)],
+    digest: Annotated[str | None, typer.Option(help="BLAKE3 of the blob, 64 hex digits, to be sure.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a blob together without its proofs, and name the shards that are wrong."""
+    files = dict(_parse_shard(text) for text in shards)
+    with _explain(as_json):
+        recovery = recover_blob(
+            {index: path.read_bytes() for index, path in files.items()}, num_data=k, num_shards=n, size_bytes=size
+        )
+        got = compute_digest(recovery.data).hex()
+        if digest is not None and got != digest.lower().removeprefix("0x"):
+            raise WrongDigest(expected=digest, got=got)
+        _write_file(out, recovery.data)
+        answer = {
+            "file": str(out),
+            "sizeBytes": size,
+            "digest": got,
+            "isDigestKnown": digest is not None,
+            "wrongBytes": {str(index): count for index, count in recovery.wrong_bytes.items()},
+        }
+        _print(answer, as_json)
+
+
+def _parse_shard(text: str) -> tuple[int, Path]:
+    index, _, path = text.partition("=")
+    if not index.isascii() or not index.isdigit() or not path:
+        raise typer.BadParameter(f"{text!r}; expected INDEX=FILE, e.g. 3=shard3.bin", param_hint="SHARDS")
+    return int(index), Path(path)
 
 
 @contextmanager

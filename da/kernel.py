@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from reedsolo import RSCodec
 
 from da.core.errors import KernelError
-from da.core.matrix import FIELD_POLYNOMIAL, Rows, compute_parity_rows, compute_recovery_rows, multiplication_tables
+from da.core.matrix import Rows, compute_parity_rows, compute_recovery_rows, multiplication_tables
+from da.words import encode_words
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,7 +41,7 @@ _SYSTEM_LIBRARY = "libisal.so.2"
 _log = logging.getLogger(__name__)
 
 _choice = threading.Lock()
-"""reedsolo, which the self-test asks, keeps its tables in globals: one thread at a time."""
+"""One self-test is enough."""
 
 
 class Kernel(Protocol):
@@ -96,8 +96,7 @@ def check_kernel(kernel: Kernel) -> None:
     num_data, num_parity = 8, 7
     num_shards = num_data + num_parity
     pieces = [bytes((131 * i + 17 * j + (i * j >> 3)) & 255 for j in range(SELF_TEST_BYTES)) for i in range(num_data)]
-    codec = RSCodec(num_parity, nsize=num_shards, fcr=0, prim=FIELD_POLYNOMIAL, generator=2)
-    words = [bytes(codec.encode(bytes(column))) for column in zip(*pieces, strict=True)]
+    words = encode_words([bytes(column) for column in zip(*pieces, strict=True)], num_shards=num_shards)
     shards = [bytes(word[index] for word in words) for index in range(num_shards)]
     for num_bytes in (SELF_TEST_BYTES, 100, 33, 15, 1):
         parity = _multiply_fresh(kernel, compute_parity_rows(num_data, num_shards), [p[:num_bytes] for p in pieces])

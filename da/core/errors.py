@@ -26,6 +26,9 @@
     `-- RetrieveFailed
         +-- HeaderUnavailable      names every seat asked
         +-- NotEnoughShards        names every seat that failed
+        +-- WrongShardLength       a shard that can't belong to a blob of this size
+        +-- TooManyErrors          without proofs: further from the code than parity reaches
+        +-- WrongDigest            ... and what came out is not what was meant
         `-- InconsistentBlob       the encoder was wrong: the same verdict for every reader
 """
 
@@ -261,6 +264,38 @@ class NotEnoughShards(RetrieveFailed):
         self.expected = expected
         self.got = got
         self.faults = faults
+
+
+class WrongShardLength(RetrieveFailed):
+    """A shard is longer or shorter than the shards of a blob of this size."""
+
+    def __init__(self, *, shard: int, expected: int, got: int) -> None:
+        super().__init__(f"shard {shard} has {got} bytes, expected {expected}; check size, k and the file")
+        self.shard = shard
+        self.expected = expected
+        self.got = got
+
+
+class WrongDigest(RetrieveFailed):
+    """Bytes that were put together without proofs are not the ones that were meant."""
+
+    def __init__(self, *, expected: str, got: str) -> None:
+        super().__init__(f"the bytes hash to {got}, expected {expected}; too many shards are wrong")
+        self.expected = expected
+        self.got = got
+
+
+class TooManyErrors(RetrieveFailed):
+    """A word with unknown errors that no code word is near enough to."""
+
+    def __init__(self, *, missing: int, num_parity: int) -> None:
+        super().__init__(
+            f"with {missing} of the shards missing, {num_parity} parity shards correct "
+            f"{max(0, num_parity - missing) >> 1} wrong ones in each place, and here more are wrong; find another "
+            "shard, or leave out one that is known to be bad"
+        )
+        self.missing = missing
+        self.num_parity = num_parity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
