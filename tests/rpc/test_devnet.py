@@ -76,6 +76,8 @@ def test_cast_call_send_receipt_balance_block_logs(cast: Callable[..., str], fau
         cast("logs", "--from-block", receipt["blockNumber"], "--to-block", "latest", "--address", STAKING, "--json")
     )
     assert [log["transactionHash"] for log in logs] == [receipt["transactionHash"]]
+    for height in ("0", "1", "2"):
+        assert int(json.loads(cast("block", height, "--json"))["number"], 16) == int(height)
     assert int(cast("block-number")) >= int(receipt["blockNumber"], 16)
     assert cast("nonce", account.address) == "1"
     assert cast("code", STAKING) == "0xfe"

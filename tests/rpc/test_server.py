@@ -372,3 +372,14 @@ def test_overview_shows_a_run_as_its_views_do(solo: Any) -> None:
     assert shown["run"]["info"]["escrow"] == str(10**18)
     assert shown["run"]["info"]["params"]["numFragments"] == 4
     assert shown["run"]["members"] == shown["run"]["rounds"] == shown["run"]["evaluations"] == []
+
+
+def test_a_replayed_transaction_leaves_the_first_receipt(solo: Any) -> None:
+    raw = solo.faucet.sign("Staking", "bond", value=1)
+    sent = "0x" + solo.faucet.broadcast(raw).hex()
+    first = call(solo.url, "eth_getTransactionReceipt", sent)["result"]
+    assert error_of(solo.url, "eth_sendRawTransaction", "0x" + raw.hex())["message"] == "already known"
+    solo.chain.seen.clear()  # as after a restart of the core
+    assert "nonce too low" in error_of(solo.url, "eth_sendRawTransaction", "0x" + raw.hex())["message"]
+    solo.chain.mine()
+    assert call(solo.url, "eth_getTransactionReceipt", sent)["result"] == first
