@@ -28,7 +28,7 @@ from chain.abci.wire import encode_frame
 from chain.cometbft import CometBftMissing, Timing, find_cometbft
 from chain.core.hashing import keccak256
 from chain.core.records import Block
-from chain.home import Addresses, create_home
+from chain.home import Addresses, create_network, load_addresses, load_app_height
 from chain.store import Reader
 from chain.supervisor import find_free_port
 
@@ -37,6 +37,10 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
 FAST = Timing(commit_milliseconds=30)
+
+
+def _choose_address() -> str:
+    return f"127.0.0.1:{find_free_port()}"
 
 
 def wait_until(condition: Callable[[], Any], why: str, seconds: float = DEADLINE_SECONDS) -> Any:
@@ -53,18 +57,9 @@ def wait_until(condition: Callable[[], Any], why: str, seconds: float = DEADLINE
 class Node:
     """One validator under ``chain-node start``."""
 
-    def __init__(self, home: Path, app_state: dict[str, Any], timing: Timing = FAST) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
-        self.rpc_port = find_free_port()
-        self.addresses = Addresses(rpc=f"127.0.0.1:{self.rpc_port}", p2p=f"127.0.0.1:{find_free_port()}")
-        create_home(
-            home,
-            chain_id="node-test",
-            app_state=app_state,
-            addresses=self.addresses,
-            timing=timing,
-            time=datetime.now(UTC),
-        )
+        self.addresses, _ = load_addresses(home)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, *options: str, rpc_port: int = 0) -> None:
@@ -115,10 +110,8 @@ class Node:
 
     def height(self) -> int:
         """Return the newest durable height of the application."""
-        if not (self.home / "app" / "data.mdb").exists():
-            return 0
-        with Reader(self.home / "app") as reader, reader.snapshot() as snapshot:
-            return snapshot.height
+        app = load_app_height(self.home)
+        return 0 if app is None else app[1]
 
     def wait_for_height(self, height: int) -> None:
         wait_until(lambda: self.height() >= height, f"height {height}")
@@ -166,9 +159,19 @@ def make_node(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Callable[..
         pytest.skip(str(error))
     nodes: list[Node] = []
 
-    def make(**options: Any) -> Node:
-        nodes.append(Node(tmp_path / f"n{len(nodes)}", app_state, **options))
-        return nodes[-1]
+    def make(*, timing: Timing = FAST, num_validators: int = 1) -> Any:
+        homes = [tmp_path / f"n{index}" for index in range(num_validators)]
+        addresses = [Addresses(rpc=_choose_address(), p2p=_choose_address()) for _ in homes]
+        create_network(
+            homes,
+            chain_id="node-test",
+            app_state=app_state,
+            addresses=addresses,
+            timing=timing,
+            time=datetime.now(UTC),
+        )
+        nodes.extend(Node(home) for home in homes)
+        return nodes[0] if num_validators == 1 else nodes
 
     yield make
     for node in nodes:
@@ -294,10 +297,6 @@ def test_children_are_restarted_and_die_with_the_supervisor(make_node: Callable[
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, int(number)))
-    height = node.height()
-    node.start()
-    node.wait_for_height(height + 1)
-    assert node.stop() == 0
 
 
 def _find_renewed(before: dict[str, psutil.Process], after: dict[str, psutil.Process]) -> set[str]:
@@ -330,6 +329,34 @@ def test_500_of_one_key_over_16_connections_all_execute(make_node: Callable[...,
     assert node.stop() == 0
     executed = [hash_ for block in node.blocks() for hash_ in block.transactions]
     assert executed == [keccak256(raw) for raw in raws]
+
+
+@pytest.mark.slow
+def test_four_validators_agree_and_survive_one(make_node: Callable[..., Any], alice: Any, carol: Any) -> None:
+    nodes: list[Node] = make_node(num_validators=4, timing=Timing(commit_milliseconds=100))
+    for node in nodes:
+        node.spawn()
+    for node in nodes:
+        node.wait_for_height(2)
+    wait_until(lambda: all(int(node.call("net_info")["n_peers"]) == 3 for node in nodes), "three peers each", 10)
+    raws = [alice.raw(nonce) for nonce in range(40)]
+    for index, raw in enumerate(reversed(raws)):
+        assert nodes[index % 4].send(raw)["code"] == 0
+    wait_until(lambda: all(node.find(raws[-1]) for node in nodes), "executed everywhere")
+
+    lost = nodes[3]
+    assert lost.stop() == 0
+    assert nodes[0].send(carol.raw(0))["code"] == 0
+    wait_until(lambda: all(node.find(carol.raw(0)) for node in nodes[:3]), "three of four go on")
+    lost.spawn()
+    wait_until(lambda: lost.find(carol.raw(0)), "the fourth has caught up")
+    for node in nodes:
+        assert node.stop() == 0
+    histories = [node.blocks() for node in nodes]
+    shortest = min(len(blocks) for blocks in histories)
+    assert len({tuple(block.hash for block in blocks[:shortest]) for blocks in histories}) == 1
+    executed = [hash_ for block in histories[0] for hash_ in block.transactions]
+    assert executed == [keccak256(raw) for raw in [*raws, carol.raw(0)]]
 
 
 def test_idle_chain_without_empty_blocks_rests(make_node: Callable[..., Node], alice: Any) -> None:
