@@ -23,6 +23,12 @@ MAX_EVALUATIONS = 2_048
 _PAGE = 256
 """Evaluations a call (Training.evaluations)."""
 
+MAX_SETTLED = 1_000
+"""Settled rounds that are kept."""
+
+SettledRounds = dict[tuple[int, int], dict[str, Any]]
+"""(run, round) -> what is shown of it: two thirds of the work of an overview."""
+
 
 class OverviewCache:
     """The overview by run, as of the newest height; threads may share it."""
@@ -32,23 +38,26 @@ class OverviewCache:
         self._lock = threading.Lock()
         self._height = -1
         self._by_run: dict[int | None, dict[str, Any]] = {}
+        self._settled: SettledRounds = {}
 
     def get(self, session: Session, run: int | None) -> dict[str, Any]:
         """Return the overview, made at most once a block and run."""
         with self._lock:
             height = session.snapshot.height
             if height < self._height:
-                return self._by_run.get(run) or compute_overview(session, run)
+                return self._by_run.get(run) or compute_overview(session, run, self._settled)
             if height > self._height:
                 self._height = height
                 self._by_run = {}
+                if len(self._settled) > MAX_SETTLED:
+                    self._settled.clear()
             if run not in self._by_run:
-                self._by_run[run] = compute_overview(session, run)
+                self._by_run[run] = compute_overview(session, run, self._settled)
             return self._by_run[run]
 
 
-def compute_overview(session: Session, run: int | None) -> dict[str, Any]:
-    """Read chain, runs, the chosen run (the newest where None) and storage."""
+def compute_overview(session: Session, run: int | None, settled: SettledRounds) -> dict[str, Any]:
+    """Read chain, runs, the chosen run (the newest where None) and storage; ``settled`` is read and filled."""
     num_runs = read_view(session, "Training", "numRuns")
     chosen = num_runs if run is None else run
     return {
@@ -56,7 +65,7 @@ def compute_overview(session: Session, run: int | None) -> dict[str, Any]:
         "runs": [
             read_view(session, "Training", "run", each) for each in range(num_runs, max(0, num_runs - NUM_RUNS), -1)
         ],
-        "run": _run(session, chosen) if 1 <= chosen <= num_runs else None,
+        "run": _run(session, chosen, settled) if 1 <= chosen <= num_runs else None,
         "storage": {
             "epoch": read_view(session, "Storage", "epoch"),
             "nodes": read_view(session, "Storage", "nodes"),
@@ -92,23 +101,32 @@ def _chain(session: Session) -> dict[str, Any]:
     }
 
 
-def _run(session: Session, run: int) -> dict[str, Any]:
+def _run(session: Session, run: int, settled: SettledRounds) -> dict[str, Any]:
     info = read_view(session, "Training", "run", run)
     newest = info["numOpened"]
     return {
         "info": info,
         "members": read_view(session, "Training", "members", run),
-        "rounds": [_round(session, run, each) for each in range(newest - 1, max(-1, newest - 1 - NUM_ROUNDS), -1)],
+        "rounds": [
+            _round(session, run, each, settled) for each in range(newest - 1, max(-1, newest - 1 - NUM_ROUNDS), -1)
+        ],
         "evaluations": _evaluations(session, run, info["headVersion"]),
     }
 
 
-def _round(session: Session, run: int, index: int) -> dict[str, Any]:
-    return {
-        "info": read_view(session, "Training", "round", run, index),
+def _round(session: Session, run: int, index: int, settled: SettledRounds) -> dict[str, Any]:
+    info = read_view(session, "Training", "round", run, index)
+    known = settled.get((run, index))
+    if known is not None and known["info"] == info:  # a run that was reverted settles its rounds anew
+        return known
+    found = {
+        "info": info,
         "updates": read_view(session, "Training", "updates", run, index),
         "votes": read_view(session, "Training", "votes", run, index),
     }
+    if info["state"] in ("FINAL", "VOID"):
+        settled[run, index] = found
+    return found
 
 
 def _evaluations(session: Session, run: int, head: int) -> list[dict[str, Any]]:
