@@ -45,7 +45,12 @@ INTERRUPTED = 130
 WEI_PER_TOKEN = 10**18
 """Wei."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Put any file into the store, and get it back.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # a private key may be among them
+    help="Put any file into the store, and get it back.",
+)
 
 Chain = Annotated[list[str], typer.Option("--chain", help="JSON-RPC URL; give several to survive one being down.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -43,7 +43,12 @@ NOT_REACHED = 6
 STATUS_SECONDS = 5.0
 """How long ``status`` waits."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="A storage node: keeps shards, signs receipts.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,  # a private key may be among them
+    help="A storage node: keeps shards, signs receipts.",
+)
 
 
 @app.command()
