@@ -215,6 +215,29 @@ def test_nobody_acts_for_another() -> None:
     assert covered == writes
 
 
+def test_huge_foreign_and_stale_indices_are_refused() -> None:
+    """Case 46: no index that a client supplies leads to another's slot."""
+    chain, run = make_busy_chain()
+    part = chain.certificate(make_hash("q"), tier=1)
+    top64, top32 = 2**64 - 1, 2**32 - 1
+
+    def refused(function: str, *arguments: Any, sender: str = "ann") -> str:
+        with pytest.raises(Reverted) as raised:
+            chain.call("Training", function, *arguments, sender=sender)
+        return raised.value.name
+
+    assert refused("commit", run, top64, bytes(32), bytes(32), b"", 0, 0) == "UnknownRound"
+    assert refused("commit", top64, 0, bytes(32), bytes(32), b"", 0, 0) == "UnknownRun"
+    assert refused("attest", run, 0, make_hash("r"), 2**256 - 1, 0, 0) == "BadMask"
+    assert refused("attest", run, 0, make_hash("r"), 0, top32, 0) == "BadParams"
+    assert refused("reportMissing", run, 0, 2**255) == "BadMask"
+    assert refused("reportMissing", run, 0, 0) == "BadMask"
+    assert refused("checkpoint", run, 0, top32, part, sender="owner") == "UnknownPart"
+    assert refused("checkpoint", run, top64, 0, part) == "UnknownVersion"
+    assert refused("recordEvaluation", run, top64, 1) == "UnknownVersion"
+    assert refused("reveal", run, 2, bytes(32)) == "UnknownRound"
+
+
 def test_genesis_is_the_owners(chain: Chain) -> None:
     run = chain.call("Training", "createRun", run_params(), b"x", make_hash("g"), sender="owner", value=10**18)
     with pytest.raises(Reverted) as raised:

@@ -476,6 +476,27 @@ def test_waiting_for_members_and_for_escrow(chain: Chain) -> None:
     assert run_of(chain, poor)["state"] == RUNNING
 
 
+def test_the_last_money_pays_what_was_promised(chain: Chain) -> None:
+    """With two rounds open, WAITING comes before a commit would find the escrow empty."""
+    run = chain.create_run(isAllowListed=True, rewardPerUpdate=10**12, escrow=10**13)
+    names = ("ann", "bob")
+    chain.call("Training", "allow", run, [make_address(name) for name in names], True, sender="owner")
+    chain.join(run, *names)
+    chain.advance()
+    t = 0
+    while t < run_of(chain, run)["numOpened"]:
+        play_round(chain, run, t, *names)
+        t += 1
+    info = run_of(chain, run)
+    assert info["state"] == WAITING
+    assert info["paidRewards"] == 2 * t * 10**12
+    assert t == 4  # 4 * 2 rewards of 10^12 out of 10^13, and no fifth round
+    assert chain.total_money() == chain.minted
+    chain.call("Training", "fund", run, sender="eve", value=10**15)
+    chain.advance()
+    assert run_of(chain, run)["state"] == RUNNING
+
+
 def test_params_latch_at_the_next_opening(chain: Chain) -> None:
     from driver import run_params
 

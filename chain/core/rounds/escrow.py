@@ -14,16 +14,25 @@ from chain.core.contracts.storage.blobs import compute_lease_fee, process_lease,
 from chain.core.contracts.storage.certificates import StoredBlob
 from chain.core.contracts.storage.pricing import check_lease, get_tier
 from chain.core.rounds.book import TRAINING, RunBook
-from chain.core.rounds.records import Run
+from chain.core.rounds.records import RoundState, Run
 from chain.core.types import Address
 
 _STORAGE = Address(STORAGE_ADDRESS)
 
 
-def is_escrow_empty(run: Run) -> bool:
-    """Whether the next round could not be paid: a reward and the largest lease so far for everybody eligible."""
-    params = run.pending
-    needed = run.num_eligible * (params.reward_per_update + run.largest_fee)
+def is_escrow_empty(book: RunBook) -> bool:
+    """Whether the next round could not be paid.
+
+    It needs a reward and the largest lease so far for everybody eligible, and as much for each update that open
+    rounds still wait for; at least 1 wei.
+    """
+    run = book.run
+    num_expected = run.num_eligible + sum(
+        round_.num_participants - len(round_.order)
+        for round_ in book.get_unsettled()
+        if round_.state == RoundState.OPEN
+    )
+    needed = num_expected * (run.pending.reward_per_update + run.largest_fee)
     return run.escrow - run.reserved < max(1, needed)
 
 

@@ -21,7 +21,7 @@ def process_run_state(book: RunBook) -> bool:
     run = book.run
     if run.state not in (RunState.RUNNING, RunState.WAITING):
         return False
-    is_waiting = run.num_eligible < run.pending.min_members or is_escrow_empty(run)
+    is_waiting = run.num_eligible < run.pending.min_members or is_escrow_empty(book)
     wanted = RunState.WAITING if is_waiting else RunState.RUNNING
     if wanted == run.state:
         return False
