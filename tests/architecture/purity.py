@@ -66,7 +66,11 @@ def find_impurities(source: str) -> Iterator[tuple[int, str]]:
 
 
 def find_broad_excepts(source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, what) for a bare except, and for catching Exception or BaseException without raising at the end."""
+    """Yield (line, what) for a bare except, and for catching Exception or BaseException in silence.
+
+    Let through: raising at the end (tidying up), and logging the whole exception (the outermost loop of a
+    thread or of a request, STYLE 14).
+    """
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ExceptHandler):
             continue
@@ -75,8 +79,13 @@ def find_broad_excepts(source: str) -> Iterator[tuple[int, str]]:
             continue
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
         names = {name.id for name in caught if isinstance(name, ast.Name)}
-        if names & {"Exception", "BaseException"} and not isinstance(node.body[-1], ast.Raise):
+        if names & {"Exception", "BaseException"} and not (isinstance(node.body[-1], ast.Raise) or logs_it(node)):
             yield node.lineno, "except " + ", ".join(sorted(names))
+
+
+def logs_it(handler: ast.ExceptHandler) -> bool:
+    """Say whether a handler writes the exception with its traceback into a log."""
+    return any(isinstance(node, ast.Attribute) and node.attr == "exception" for node in ast.walk(handler))
 
 
 def is_set(node: ast.expr) -> bool:

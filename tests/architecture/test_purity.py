@@ -159,6 +159,8 @@ def test_valid_core_is_let_through(source: str) -> None:
         ("try: pass\nexcept Exception: pass", 1),
         ("try: pass\nexcept (ValueError, BaseException): tidy()", 1),
         ("try: pass\nexcept BaseException:\n    tidy()\n    raise", 0),
+        ("try: pass\nexcept Exception as e:\n    LOG.exception('thread')\n    failure = e", 0),
+        ("try: pass\nexcept Exception as e:\n    LOG.warning('thread')", 1),
         ("try: pass\nexcept (ValueError, OSError): pass", 0),
     ],
 )
