@@ -3,7 +3,7 @@
 Actors join, leave, crash, lose their disks, lie, withhold payloads; stores fail and lose blobs.  After every
 block ``World.check`` asks for what must always hold; ``play_history`` ends with silence (timers alone must
 settle everything) and a lone newcomer that has only chain and storage (it must reach FINAL).
-``python -m`` it with a count to play more histories than the tests do.
+``python tests/contracts_native/simulator.py COUNT [FIRST_SEED]`` plays more histories than the tests do.
 """
 
 from __future__ import annotations
