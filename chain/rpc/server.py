@@ -21,6 +21,7 @@ from chain.rpc.faults import RpcFault
 from chain.rpc.metrics import Metrics
 from chain.rpc.overview import OverviewCache
 from chain.rpc.session import Session
+from chain.rpc.subscriptions import Subscriptions
 from chain.rpc.upstream import Upstream
 from chain.system import CONTRACTS
 
@@ -57,12 +58,14 @@ def build_app(home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> w
         [
             web.post("/", node.answer),
             web.options("/", node.answer_preflight),
-            web.get("/", node.show_page),
+            web.get("/", node.show_page_or_socket),
             web.get("/api/overview", node.show_overview),
             web.get("/metrics", node.show_metrics),
             web.get("/health", node.show_health),
         ]
     )
+    app.on_startup.append(node.subscriptions.start)
+    app.on_shutdown.append(node.subscriptions.stop)
     app.on_cleanup.append(node.close)
     return app
 
@@ -82,6 +85,8 @@ class _Node:
             metrics=self._metrics,
         )
 
+        self.subscriptions = Subscriptions(self._dispatcher)
+
     async def answer(self, request: web.Request) -> web.Response:
         """JSON-RPC."""
         body = await request.read()
@@ -91,8 +96,10 @@ class _Node:
         """CORS preflight."""
         return web.Response(status=204, headers=_CORS)
 
-    async def show_page(self, request: web.Request) -> web.Response:
-        """The page."""
+    async def show_page_or_socket(self, request: web.Request) -> web.StreamResponse:
+        """The page; or, where the client asks for it, a WebSocket."""
+        if request.headers.get("Upgrade", "").lower() == "websocket":
+            return await self.subscriptions.serve(request)
         headers = {"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"}
         return web.Response(text=self._page, content_type="text/html", headers=headers)
 

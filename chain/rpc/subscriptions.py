@@ -1,0 +1,227 @@
+"""WebSocket: every method, and ``eth_subscribe`` to newHeads and logs.
+
+One task looks for new blocks while anybody is subscribed and hands each connection what it asked for.  A client
+that does not read is cut off when its queue is full, so it costs a bounded amount of memory and no snapshot.
+A subscription tells of each block after it was made exactly once, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from chain.rpc.dispatch import Dispatcher
+from chain.rpc.faults import InvalidParams, RangeTooWide, RpcFault
+from chain.rpc.logs import LogQuery, find_logs_between, parse_query
+from chain.rpc.session import Session
+from chain.rpc.views import view_block, view_log
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+"""Between two looks for a new block: a third of a devnet's block."""
+MAX_CONNECTIONS = 256
+MAX_SUBSCRIPTIONS = 64
+"""Of one connection."""
+MAX_QUEUED = 1_000
+"""Messages that wait for a slow reader."""
+MAX_MESSAGE_BYTES = 5 << 20
+"""As the body of a POST."""
+_HEARTBEAT_SECONDS = 30.0
+"""A peer that does not answer a ping within half of it is gone."""
+
+
+@dataclass(slots=True, eq=False)
+class _Subscription:
+    """What one eth_subscribe asked for."""
+
+    subscription_id: str
+    query: LogQuery | None
+    """The logs that are wanted; None: newHeads."""
+    next_height: int
+    """First block it has not been told of."""
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """One WebSocket and what it has subscribed to; touched by the event loop only."""
+
+    socket: web.WebSocketResponse
+    queue: asyncio.Queue[bytes]
+    subscriptions: dict[str, _Subscription] = field(default_factory=dict)
+    """By id."""
+    is_overflown: bool = False
+
+
+class Subscriptions:
+    """All WebSocket connections of a server."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        """Answer through ``dispatcher``; ``start`` begins to look for blocks."""
+        self._dispatcher = dispatcher
+        self._connections: set[_Connection] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, app: web.Application) -> None:
+        """Begin to look for blocks."""
+        self._task = asyncio.create_task(self._watch(), name="subscriptions")
+
+    async def stop(self, app: web.Application) -> None:
+        """Close every connection."""
+        for connection in list(self._connections):
+            await connection.socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Serve one connection until it ends."""
+        if len(self._connections) >= MAX_CONNECTIONS:
+            return web.Response(status=503, text=f"{MAX_CONNECTIONS} WebSockets are open already: close one")
+        socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=MAX_MESSAGE_BYTES)
+        await socket.prepare(request)
+        connection = _Connection(socket, asyncio.Queue(MAX_QUEUED))
+        self._connections.add(connection)
+        sender = asyncio.create_task(_send_queued(connection))
+        try:
+            async for message in socket:
+                if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    break
+                _enqueue(connection, await self._answer(connection, message.data))
+        finally:
+            self._connections.discard(connection)
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+        return socket
+
+    async def _answer(self, connection: _Connection, message: str | bytes) -> bytes:
+        body = message.encode() if isinstance(message, str) else message
+        call = _parse_subscription_call(body)
+        if call is None:
+            return await self._dispatcher.answer(body)
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": call.get("id")}
+        try:
+            params = call.get("params")
+            if not isinstance(params, list) or not params:
+                raise InvalidParams(f"{call['method']} takes a list: a name or an id first")
+            if call["method"] == "eth_subscribe":
+                if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
+                    raise InvalidParams(f"this connection has {MAX_SUBSCRIPTIONS} subscriptions already: end one")
+                made = await self._dispatcher.read(lambda session: _make_subscription(session, params))
+                connection.subscriptions[made.subscription_id] = made
+                answer["result"] = made.subscription_id
+            else:
+                answer["result"] = connection.subscriptions.pop(str(params[0]), None) is not None
+        except RpcFault as e:
+            answer["error"] = {"code": e.code, "message": e.message}
+        return json.dumps(answer, separators=(",", ":")).encode()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            live = [
+                (connection, subscription)
+                for connection in self._connections
+                for subscription in connection.subscriptions.values()
+            ]
+            if live:
+                await self._tell(live)
+
+    async def _tell(self, live: list[tuple[_Connection, _Subscription]]) -> None:
+        subscriptions = [subscription for _, subscription in live]
+        try:
+            stop, messages = await self._dispatcher.read(partial(_collect, subscriptions))
+        except RpcFault as e:
+            log.warning("subscriptions wait: %s", e.message)
+            return
+        for (connection, subscription), found in zip(live, messages, strict=True):
+            if found is None:
+                connection.subscriptions.pop(subscription.subscription_id, None)
+                continue
+            subscription.next_height = max(subscription.next_height, stop + 1)
+            if subscription.subscription_id in connection.subscriptions:
+                for message in found:
+                    _enqueue(connection, message)
+
+
+def _make_subscription(session: Session, params: list[Any]) -> _Subscription:
+    newest = session.snapshot.height
+    if params[0] == "newHeads":
+        query = None
+    elif params[0] == "logs":
+        query = parse_query(params[1] if len(params) > 1 else {}, newest)
+    else:
+        raise InvalidParams(f"no such subscription: {str(params[0])[:40]!r}, known: newHeads, logs")
+    return _Subscription(subscription_id=hex(secrets.randbits(120) | 1 << 120), query=query, next_height=newest + 1)
+
+
+def _collect(subscriptions: list[_Subscription], session: Session) -> tuple[int, list[list[bytes] | None]]:
+    """Return the newest height and the messages due for each; None for one that asks for too much."""
+    newest = session.snapshot.height
+    collected: list[list[bytes] | None] = []
+    for subscription in subscriptions:
+        try:
+            results = _find(session, subscription.query, subscription.next_height, newest)
+        except RangeTooWide as e:
+            log.warning("subscription %s ends: %s", subscription.subscription_id, e.message)
+            collected.append(None)
+            continue
+        notices = [
+            {
+                "jsonrpc": "2.0",
+                "method": "eth_subscription",
+                "params": {"subscription": subscription.subscription_id, "result": result},
+            }
+            for result in results
+        ]
+        collected.append([json.dumps(notice, separators=(",", ":")).encode() for notice in notices])
+    return newest, collected
+
+
+def _find(session: Session, query: LogQuery | None, start: int, stop: int) -> list[dict[str, Any]]:
+    if query is not None:
+        return [view_log(placed) for placed in find_logs_between(session.snapshot, query, start, stop)]
+    blocks = (session.snapshot.block(height) for height in range(start, stop + 1))
+    heads = [view_block(session.snapshot, block, is_full=False) for block in blocks if block is not None]
+    return [{name: value for name, value in head.items() if name not in ("transactions", "uncles")} for head in heads]
+
+
+def _parse_subscription_call(body: bytes) -> dict[str, Any] | None:
+    """Return the call when it is one of the two that only a WebSocket knows."""
+    if b"eth_subscribe" not in body and b"eth_unsubscribe" not in body:
+        return None
+    try:
+        call = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    is_ours = isinstance(call, dict) and call.get("method") in ("eth_subscribe", "eth_unsubscribe")
+    return call if is_ours else None
+
+
+def _enqueue(connection: _Connection, message: bytes) -> None:
+    if not message or connection.is_overflown:
+        return
+    try:
+        connection.queue.put_nowait(message)
+    except asyncio.QueueFull:
+        connection.is_overflown = True
+
+
+async def _send_queued(connection: _Connection) -> None:
+    while True:
+        message = await connection.queue.get()
+        if connection.is_overflown:
+            text = f"{MAX_QUEUED} messages wait: read faster"
+            await connection.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=text.encode())
+            return
+        try:
+            await connection.socket.send_str(message.decode())
+        except ConnectionError:
+            return  # the reading side sees the same and ends the connection

@@ -1,0 +1,82 @@
+"""eth_subscribe over a WebSocket, with web3.py and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from web3 import AsyncWeb3, WebSocketProvider
+
+from contracts.bindings.encoding import topic_of
+
+STAKING = "0x0000000000000000000000000000000000001002"
+DEADLINE_SECONDS = 20.0
+
+
+def socket_url(solo: Any) -> str:
+    return str(solo.url).replace("http://", "ws://")
+
+
+async def mine(solo: Any, num_blocks: int) -> None:
+    await asyncio.to_thread(solo.chain.mine, num_blocks)
+
+
+async def test_web3_is_told_of_each_new_block_once(solo: Any) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS), AsyncWeb3(WebSocketProvider(socket_url(solo))) as w3:
+        assert await w3.eth.chain_id == 4242
+        subscription = await w3.eth.subscribe("newHeads")
+        start = solo.chain.height
+        await mine(solo, 5)
+        heads = []
+        async for message in w3.socket.process_subscriptions():
+            heads.append(message["result"])
+            if len(heads) == 5:
+                break
+        assert [head["number"] for head in heads] == list(range(start + 1, start + 6))
+        assert [head["parentHash"] for head in heads[1:]] == [head["hash"] for head in heads[:-1]]
+        assert await w3.eth.unsubscribe(subscription)
+
+
+async def test_logs_that_match_and_no_others(solo: Any) -> None:
+    wanted = {"address": STAKING, "topics": ["0x" + topic_of("Staking", "Bonded").hex()]}
+    async with asyncio.timeout(DEADLINE_SECONDS), aiohttp.ClientSession() as session:  # noqa: SIM117
+        async with session.ws_connect(socket_url(solo)) as socket:
+            await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["logs", wanted]})
+            subscription = (await socket.receive_json())["result"]
+            await asyncio.to_thread(solo.faucet.transfer, "0x" + "00" * 18 + "beef", 1)
+            outcome = await asyncio.to_thread(lambda: solo.faucet.send("Staking", "bond", value=1))
+            notice = await socket.receive_json()
+            assert notice["method"] == "eth_subscription"
+            assert notice["params"]["subscription"] == subscription
+            assert notice["params"]["result"]["transactionHash"] == "0x" + outcome.transaction_hash.hex()
+            await socket.send_json({"jsonrpc": "2.0", "id": 2, "method": "eth_unsubscribe", "params": [subscription]})
+            assert (await socket.receive_json())["result"] is True
+            await mine(solo, 3)
+            await socket.send_json({"jsonrpc": "2.0", "id": 3, "method": "eth_unsubscribe", "params": [subscription]})
+            assert await socket.receive_json() == {"jsonrpc": "2.0", "id": 3, "result": False}
+
+
+async def test_invalid_messages_are_answered_and_the_connection_stays(solo: Any) -> None:
+    bodies = ["{", '{"id":1,"method":"eth_subscribe"}', '{"id":1,"method":"eth_subscribe","params":["pending"]}']
+    async with asyncio.timeout(DEADLINE_SECONDS), aiohttp.ClientSession() as session:  # noqa: SIM117
+        async with session.ws_connect(socket_url(solo)) as socket:
+            for body in bodies:
+                await socket.send_str(body)
+                assert json.loads(await socket.receive_str())["error"]["code"] in (-32700, -32602)
+            await socket.send_json({"jsonrpc": "2.0", "id": 9, "method": "eth_chainId"})
+            assert (await socket.receive_json())["result"] == hex(4242)
+
+
+async def test_server_stops_under_an_open_socket(solo: Any, rpc_process: Any, tmp_path: Path) -> None:
+    server = await asyncio.to_thread(rpc_process, solo.chain.home, solo.chain.url, tmp_path / "log")
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:  # noqa: SIM117
+        async with session.ws_connect(server.url.replace("http://", "ws://")) as socket:
+            await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["newHeads"]})
+            assert "result" in await socket.receive_json()
+            stopped = asyncio.create_task(asyncio.to_thread(server.stop))
+            message = await socket.receive()
+            assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.GOING_AWAY)
+            assert await stopped == 0
