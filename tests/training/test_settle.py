@@ -214,6 +214,16 @@ def test_refused_payloads_have_no_weight(make_recipe: RecipeMaker) -> None:
     assert mixed.state.root() == settle(recipe, before, ROUND, good, rank=3, local_steps=8).state.root()
 
 
+@pytest.mark.parametrize(("rank", "used"), [(0, 4), (3, 3), (1 << 32, 4096)])
+def test_rank_of_the_chain_is_bounded_and_the_recipes_where_there_is_none(
+    make_recipe: RecipeMaker, rank: int, used: int
+) -> None:
+    recipe = make_recipe(CodecKind.LOW_RANK_INT4)
+    plan = plan_payload(recipe, create_genesis(recipe), 0, rank=rank)
+    assert int.from_bytes(plan.header[8:10], "big") == used
+    assert all(slot.rank <= min(used, *slot.shape) for slot in plan.slots)
+
+
 @pytest.mark.parametrize("payloads", [[], [b"nonsense"]])
 def test_nothing_counted_leaves_the_state_as_it_was(make_recipe: RecipeMaker, payloads: list[bytes]) -> None:
     recipe = make_recipe()

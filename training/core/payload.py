@@ -17,7 +17,7 @@ from training.core.codecs.protocol import Slot
 from training.core.codecs.registry import codec_of, plan_slot
 from training.core.errors import PayloadRefusedError
 from training.core.layout import build_layout
-from training.core.recipe import CodecKind, Recipe
+from training.core.recipe import MAX_RANK, CodecKind, Recipe
 from training.core.schedule import fragment_of_round, is_flush_round
 
 HEADER_BYTES = 16
@@ -62,9 +62,9 @@ def codec_of_round(recipe: Recipe, round_index: int) -> CodecKind:
 def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, rank: int) -> PayloadPlan:
     """Return the plan of round ``round_index``; ``state`` gives the exponents (its agreed values at the base).
 
-    ``rank`` is the chain's for the round: 0 until one was proposed, and then the recipe's counts.
+    ``rank`` is the chain's for the round: 0 until one was proposed, and then the recipe's counts; at most 4,096.
     """
-    rank = rank or recipe.codec.rank
+    rank = min(rank or recipe.codec.rank, MAX_RANK)
     layout = build_layout(recipe)
     fragment = fragment_of_round(round_index, recipe.rounds.num_fragments)
     kind = codec_of_round(recipe, round_index)

@@ -72,7 +72,7 @@ def settle(
         ranks=ranks,
         local_steps=local_steps,
         step=first_step_of_round(recipe.rounds, round_index + 1),
-        entry_cache={name: known for name, known in state.entry_cache.items() if name not in changed},
+        entry_cache={name: known for name, known in state.entry_cache.copy().items() if name not in changed},
     )
     return Settlement(state=after, refused=counted.refused, num_accepted=counted.num_accepted)
 
