@@ -34,6 +34,7 @@ from storage.node.server import SOCKET_BYTES, Server
 from storage.node.status import NodeState
 from storage.node.trace import MemoryTrace, Trace
 from storage.node.watch import ChainWatch
+from storage.whole_file import create_whole
 
 log = logging.getLogger(__name__)
 
@@ -281,7 +282,8 @@ def bind_home(home: Path, genesis_hash: bytes) -> None:
         if expected != genesis_hash:
             raise WrongChain(home=str(home), expected=expected, got=genesis_hash)
         return
-    path.write_text(genesis_hash.hex(), encoding="ascii")
+    with create_whole(path) as write:
+        write(genesis_hash.hex().encode())
 
 
 def _get_url(runner: web.AppRunner, host: str) -> str:

@@ -22,9 +22,9 @@ from da.client import Retrieved, RetrieveReport
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
 from storage import cli, node_cli
 from storage.cli import format_wei
-from storage.core.errors import StorageError, UnknownBlob
+from storage.core.errors import StorageError, UnknownBlob, WrongChain
 from storage.node.keys import load_or_create_receipt_key
-from storage.node.service import NodeConfig
+from storage.node.service import NodeConfig, bind_home
 from storage.sizes import format_size, parse_size
 from storage.whole_file import create_whole
 
@@ -225,6 +225,14 @@ def test_invalid_node_config(tmp_path: Path, changes: dict[str, Any], words: str
     values: dict[str, Any] = {"home": tmp_path, "host": "127.0.0.1", "port": 0, "capacity_bytes": 1 << 20}
     with pytest.raises(StorageError, match=words):
         NodeConfig(**{**values, **changes})
+
+
+def test_a_home_belongs_to_one_chain(tmp_path: Path) -> None:
+    bind_home(tmp_path, bytes(32))
+    bind_home(tmp_path, bytes(32))
+    with pytest.raises(WrongChain, match="give another --home"):
+        bind_home(tmp_path, b"\1" * 32)
+    assert [path.name for path in tmp_path.iterdir()] == ["genesis"]
 
 
 @pytest.mark.parametrize("listen", ["9001", "host:", "host:99999", "host:http"])
