@@ -121,6 +121,7 @@ def test_low_rank_only_where_it_saves_half() -> None:
     assert _slot(CodecKind.LOW_RANK_INT4, (64, 2), rank=9).rank <= 2
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-7, 7)))
 def test_nibbles_round_trip(codes: list[int]) -> None:
     array = np.array(codes, dtype=np.int64)

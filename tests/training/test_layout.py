@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.core.canonical import create_genesis, dequantise
@@ -37,6 +37,7 @@ def test_more_fragments_than_tensors_leave_some_empty(make_recipe: RecipeMaker) 
     assert () not in layout.fragments[: len(layout.tensors)]
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=4), st.integers(0, 1000), max_size=30), st.integers(1, 9))
 def test_groups_differ_by_at_most_the_largest(sizes: dict[str, int], num_groups: int) -> None:
     group_of = assign_balanced(sizes, num_groups)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.core.sampling import SamplePlan, compute_data_seed, plan_samples
@@ -24,6 +24,7 @@ def _plan(member: bytes, participants: list[bytes], round_index: int = 4, num_by
     )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(0, 1000), st.integers(1000, 100_000))
 def test_members_of_a_round_share_no_byte_but_the_last(num_members: int, round_index: int, num_bytes: int) -> None:
     members = MEMBERS[:num_members]

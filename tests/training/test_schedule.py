@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.core.payload import codec_of_round
@@ -25,6 +25,7 @@ from training.recipes.shipped import load_shipped
 RECIPE = parse_recipe(load_shipped("demo"))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 500), st.integers(0, 10_000))
 def test_any_f_rounds_have_h_steps(fragments: int, local_steps: int, start: int) -> None:
     steps = [steps_of_round(start + i, local_steps, fragments) for i in range(fragments)]
@@ -32,12 +33,14 @@ def test_any_f_rounds_have_h_steps(fragments: int, local_steps: int, start: int)
     assert max(steps) - min(steps) <= 1
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(0, 10_000))
 def test_each_fragment_is_exchanged_once_in_f_rounds(fragments: int, start: int) -> None:
     turn = [fragment_of_round(start + i, fragments) for i in range(fragments)]
     assert sorted(turn) == list(range(fragments))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20), st.integers(20, 99), st.integers(1, 40))
 def test_steps_add_up_to_the_global_step(fragments: int, local_steps: int, num_rounds: int) -> None:
     rounds = RoundsRecipe(num_fragments=fragments, overlap=1, local_steps=local_steps, num_rounds=num_rounds)
@@ -48,6 +51,7 @@ def test_steps_add_up_to_the_global_step(fragments: int, local_steps: int, num_r
     assert seen == list(range(first_step_of_round(rounds, num_rounds)))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 20), st.integers(20, 99), st.integers(1, 300))
 def test_another_h_keeps_the_rate_inside_the_rounds_stretch(fragments: int, local_steps: int, steps: int) -> None:
     rounds = RoundsRecipe(num_fragments=fragments, overlap=1, local_steps=local_steps, num_rounds=9)

@@ -9,7 +9,7 @@ from math import prod
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.core.reference import ElementUpdate, step_element
@@ -142,6 +142,7 @@ def test_settle_equals_the_scalar_reference(make_recipe: RecipeMaker, codec: Cod
             assert got == expected, (slot.name, index)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=9),
     st.integers(1 - 2**31, 2**31 - 1),
@@ -260,6 +261,7 @@ def test_only_the_fragment_moves_and_roots_are_incremental(make_recipe: RecipeMa
     assert after.root() == replace(after, entry_cache={}).root()
 
 
+@settings(deadline=None)
 @given(st.integers(0, 24), st.integers(0, 255 << 24))
 def test_exponent_follows_the_largest_scale(exponent: int, peak: int) -> None:
     after = next_exponent(exponent, peak)
