@@ -172,7 +172,8 @@ class RoundLoop:
         t = info.round
         self._record_wait(t)
         self._idle_since = time.monotonic()
-        num_steps = self._rules.num_steps(t, info.local_steps)
+        is_flush = t >= view.run.params.num_rounds  # the owner may have shortened the run
+        num_steps = 0 if is_flush else self._rules.num_steps(t, info.local_steps)
         if num_steps > 0:
             with self._trace.span(EventKind.TRAIN, t) as span:
                 report = self._engine.train(

@@ -66,7 +66,10 @@ def restore_version(
                 raise StateUnavailable(f"checkpoint {version}, part {index}: {error}") from error
             span.num_bytes = len(part)
         parts.append(part)
-    state = rules.decode_parts(parts)
+    try:
+        state = rules.decode_parts(parts)
+    except StateUnavailable as error:
+        raise StateUnavailable(f"checkpoint {version}: {error.message}") from error
     root = state.root()
     if root != checkpoint.root:
         raise StateUnavailable(
