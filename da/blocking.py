@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
-from da.client import AsyncBlobClient, Dispersal, Retrieved
-from da.core.merkle import PAYLOAD_LEAF_BYTES
+from da.client import AsyncBlobClient, Dispersal, Retrieved, RetrieveReport
+from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Height, Tier
+from da.slabs import Source
 
 CLOSE_SECONDS = 5.0
 """Longest wait for connections to close and for the thread to end."""
@@ -24,8 +26,8 @@ T = TypeVar("T")
 class BlobClient:
     """Writes and reads blobs; thread-safe; a context manager."""
 
-    def __init__(self, *, deadline_seconds: float = 30.0) -> None:
-        self._client = AsyncBlobClient(deadline_seconds=deadline_seconds)
+    def __init__(self, *, deadline_seconds: float = 30.0, has_bulk: bool = True) -> None:
+        self._client = AsyncBlobClient(deadline_seconds=deadline_seconds, has_bulk=has_bulk)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="da-client", daemon=True)
         self._thread.start()
@@ -86,6 +88,42 @@ class BlobClient:
                 expiry=expiry,
                 leaf_bytes=leaf_bytes,
             )
+        )
+
+    def disperse_stream(
+        self,
+        source: Source,
+        *,
+        committee: Committee,
+        genesis_hash: bytes,
+        tier: Tier,
+        expiry: Height,
+        leaf_bytes: int = BULK_LEAF_BYTES,
+    ) -> Dispersal:
+        """Write a blob of any size in constant memory; see ``AsyncBlobClient.disperse_stream``."""
+        return self._run(
+            self._client.disperse_stream(
+                source,
+                committee=committee,
+                genesis_hash=genesis_hash,
+                tier=tier,
+                expiry=expiry,
+                leaf_bytes=leaf_bytes,
+            )
+        )
+
+    def retrieve_to_file(
+        self,
+        blob: BlobId,
+        path: Path,
+        *,
+        committee: Committee,
+        max_bytes: int,
+        on_progress: Callable[[int], None] = lambda _: None,
+    ) -> RetrieveReport:
+        """Read a blob of any size into a file in constant memory; see ``AsyncBlobClient.retrieve_to_file``."""
+        return self._run(
+            self._client.retrieve_to_file(blob, path, committee=committee, max_bytes=max_bytes, on_progress=on_progress)
         )
 
     def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:

@@ -20,6 +20,7 @@ import typer
 from da.blocking import BlobClient
 from da.codec import decode_blob, encode_blob
 from da.committee_file import CommitteeFile, decode_committee
+from da.core.blob import MAX_BLOB_BYTES
 from da.core.certificate import encode_certificate
 from da.core.errors import DataAvailabilityError, SeatFault, WrongDigest
 from da.core.hashing import compute_digest
@@ -29,6 +30,7 @@ from da.core.types import Height, Tier
 from da.kernel import get_kernel
 from da.protocol import decode_blob_id
 from da.recovery import recover_blob
+from da.slabs import FileSource
 
 SELFTEST_BYTES = 1 << 20
 """Size of the blob that the self-test codes and decodes."""
@@ -60,10 +62,9 @@ def disperse(
     """Disperse FILE and print its blob id and certificate."""
     with _explain(as_json):
         target = _read_committee(committee)
-        data = file.read_bytes()
-        with BlobClient(deadline_seconds=deadline) as client:
-            dispersal = client.disperse_with_report(
-                data,
+        with FileSource(file) as source, BlobClient(deadline_seconds=deadline) as client:
+            dispersal = client.disperse_stream(
+                source,
                 committee=target.committee,
                 genesis_hash=target.genesis_hash,
                 tier=_parse_tier(tier),
@@ -75,7 +76,7 @@ def disperse(
                 _write_file(out, encoded)
             answer = {
                 "blob": dispersal.certificate.terms.blob.hex(),
-                "sizeBytes": len(data),
+                "sizeBytes": source.size_bytes,
                 "signatures": len(dispersal.certificate.signatures),
                 "seats": len(target.committee.seats),
                 "certificate": encoded.hex() if out is None else str(out),
@@ -91,7 +92,7 @@ def retrieve(
     blob: Annotated[str, typer.Argument(help="Blob id, 64 hex digits.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Where to write the bytes.")],
     committee: CommitteeOption,
-    max_bytes: Annotated[int, typer.Option(help="Refuse a larger blob.", min=0)] = 2**32,
+    max_bytes: Annotated[int, typer.Option(help="Refuse a larger blob.", min=0)] = MAX_BLOB_BYTES,
     deadline: DeadlineOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -99,15 +100,14 @@ def retrieve(
     with _explain(as_json):
         target = _read_committee(committee)
         with BlobClient(deadline_seconds=deadline) as client:
-            retrieved = client.retrieve(
-                decode_blob_id(blob.removeprefix("0x")), committee=target.committee, max_bytes=max_bytes
+            report = client.retrieve_to_file(
+                decode_blob_id(blob.removeprefix("0x")), out, committee=target.committee, max_bytes=max_bytes
             )
-            _write_file(out, retrieved.data)
             answer = {
                 "file": str(out),
-                "sizeBytes": len(retrieved.data),
-                "seats": list(retrieved.report.seats),
-                "faults": _describe(retrieved.report.faults),
+                "sizeBytes": out.stat().st_size,
+                "seats": list(report.seats),
+                "faults": _describe(report.faults),
                 "bytesReceived": client.bytes_received,
             }
         _print(answer, as_json)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
-import aiohttp
-
-from da.codec import EncodedBlob, decode_blob, encode_blob
-from da.core.blob import BlobHeader, compute_shard_bytes
+from da.codec import decode_blob, encode_blob
+from da.core.blob import MAX_BLOB_BYTES, STRIPE_BYTES, BlobHeader, compute_blob_id, compute_shard_bytes
 from da.core.errors import (
     BlobTooLarge,
     FaultKind,
@@ -27,32 +27,29 @@ from da.core.errors import (
     SeatFailed,
     SeatFault,
 )
-from da.core.merkle import PAYLOAD_LEAF_BYTES
+from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.receipt import Receipt
 from da.core.scheme import compute_scheme, is_small
-from da.core.types import BlobId, Certificate, Committee, Height, ReceiptTerms, Seat, Tier
+from da.core.types import BlobId, Certificate, Committee, Height, ReceiptTerms, Scheme, Seat, Tier
 from da.counting import Traffic
-from da.node_calls import Progress, fetch_header, fetch_shard, send_shard
+from da.gathering import Gathering, cancel, sort_faults
+from da.hedging import MIN_BYTES_PER_SECOND, PATIENCE_SECONDS, compute_hedge_time
+from da.links import SeatLinks
+from da.memory import BufferPool
 from da.protocol import PutRequest
-
-MIN_BYTES_PER_SECOND = 128 * 1024
-"""A seat slower than this counts as behind; its deadline grows with the shard at this rate (1 Mbps)."""
-
-PATIENCE_SECONDS = 1.0
-"""A seat that is behind for longer gets a substitute while it goes on: about ten round trips between continents."""
-
-GRACE_SECONDS = 0.5
-"""After enough receipts, the slower seats get as long again as these took, and at least this, to have their shard.
-When enough can no longer come, they get this to say what is wrong with them."""
+from da.shard_io import Progress, ShardBody, make_body
+from da.slab_feed import SlabFeed, compute_stream_header
+from da.slab_reader import SlabReader
+from da.slabs import Source
 
 LOOK_SECONDS = 0.2
 """How often running fetches are compared with the minimum rate."""
 
-MAX_CONNECTIONS = 256
-"""Four for each of 64 seats."""
+PARALLEL_BYTES = 4 * 2**20
+"""Smaller blobs are coded in one thread: handing over would take longer."""
 
-READ_BUFFER_BYTES = 1 << 20
-"""Bytes taken from a socket before the reader must catch up; k fetches hold k of these."""
+MAX_CODING_THREADS = 4
+"""Shards are hashed and folded in so many threads, or as many as there are processors."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,15 +89,16 @@ class Retrieved:
 class AsyncBlobClient:
     """Writes and reads blobs; use as ``async with AsyncBlobClient() as client``, in one event loop."""
 
-    def __init__(self, *, deadline_seconds: float = 30.0) -> None:
+    def __init__(self, *, deadline_seconds: float = 30.0, has_bulk: bool = True) -> None:
         self.deadline_seconds = deadline_seconds
         """Longest wait for one seat, beside what its bytes need at the minimum rate."""
         self.traffic = Traffic()
-        self._session: aiohttp.ClientSession | None = None
+        self._links = SeatLinks(self.traffic, has_bulk)
+        self._pool = BufferPool()
+        self._threads = ThreadPoolExecutor(min(MAX_CODING_THREADS, os.cpu_count() or 1), thread_name_prefix="da-code")
         self._has_warned = False
 
     async def __aenter__(self) -> AsyncBlobClient:
-        self._get_session()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -108,9 +106,8 @@ class AsyncBlobClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._links.close()
+        self._threads.shutdown(wait=False)
 
     async def disperse(
         self,
@@ -131,7 +128,13 @@ class AsyncBlobClient:
         scheme = compute_scheme(len(committee.seats))
         self._warn_if_small(scheme.num_shards)
         encoded = await asyncio.to_thread(
-            encode_blob, data, num_data=scheme.num_data, num_shards=scheme.num_shards, leaf_bytes=leaf_bytes
+            encode_blob,
+            data,
+            num_data=scheme.num_data,
+            num_shards=scheme.num_shards,
+            leaf_bytes=leaf_bytes,
+            executor=self._threads if len(data) >= PARALLEL_BYTES else None,
+            pool=self._pool,
         )
         terms = ReceiptTerms(
             genesis_hash=genesis_hash,
@@ -141,11 +144,78 @@ class AsyncBlobClient:
             tier=tier,
             expiry=expiry,
         )
-        receipts, faults = await self._gather_receipts(encoded, terms, committee, scheme.num_signatures)
-        if len(receipts) < scheme.num_signatures:
-            raise NotEnoughReceipts(expected=scheme.num_signatures, got=len(receipts), faults=faults)
-        signatures = tuple((receipt.seat, receipt.signature) for receipt in receipts)
-        return Dispersal(certificate=Certificate(terms=terms, signatures=signatures), faults=faults)
+        gathering: Gathering[Receipt] = Gathering(num_needed=scheme.num_signatures)
+        for seat, pieces in zip(committee.seats, encoded.shards, strict=True):
+            gathering.start(seat, self._send(seat, encoded.header, make_body(pieces), terms))
+        receipts, faults = await gathering.run()
+        if not faults:
+            self._pool.give_back(*encoded.parity)  # where a seat failed, its socket may still hold on to them
+        return _certify(receipts, faults, terms, scheme)
+
+    async def disperse_stream(
+        self,
+        source: Source,
+        *,
+        committee: Committee,
+        genesis_hash: bytes,
+        tier: Tier,
+        expiry: Height,
+        leaf_bytes: int = BULK_LEAF_BYTES,
+    ) -> Dispersal:
+        """Do the same for bytes that need not fit into memory; they are read three times.
+
+        Tried again after a failure, it sends only the shards that are not kept yet.
+
+        Raises:
+            NotEnoughReceipts, BlobTooLarge, InvalidScheme: as ``disperse``.
+            SourceChanged: nothing is certified.
+        """
+        if source.size_bytes <= STRIPE_BYTES:
+            data = bytearray(source.size_bytes)
+            await asyncio.to_thread(source.read_into, 0, memoryview(data))
+            return await self.disperse(
+                data,
+                committee=committee,
+                genesis_hash=genesis_hash,
+                tier=tier,
+                expiry=expiry,
+                leaf_bytes=leaf_bytes,
+            )
+        if source.size_bytes > MAX_BLOB_BYTES:
+            raise BlobTooLarge(limit_bytes=MAX_BLOB_BYTES, got_bytes=source.size_bytes)
+        scheme = compute_scheme(len(committee.seats))
+        self._warn_if_small(scheme.num_shards)
+        header = await asyncio.to_thread(
+            compute_stream_header, source, scheme, leaf_bytes=leaf_bytes, pool=self._pool, executor=self._threads
+        )
+        terms = ReceiptTerms(
+            genesis_hash=genesis_hash,
+            epoch=committee.epoch,
+            blob=compute_blob_id(header),
+            size_bytes=header.size_bytes,
+            tier=tier,
+            expiry=expiry,
+        )
+        gathering: Gathering[Receipt] = Gathering(num_needed=scheme.num_signatures)
+        feed = SlabFeed(
+            source=source,
+            header=header,
+            num_needed=scheme.num_signatures,
+            pool=self._pool,
+            executor=self._threads,
+            drop=gathering.drop,
+        )
+        for seat in committee.seats:
+            gathering.start(seat, self._send_fed(seat, header, feed, terms))
+        feeding, gathered = asyncio.create_task(feed.run()), asyncio.create_task(gathering.run())
+        try:
+            await asyncio.wait({feeding, gathered}, return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                feeding.result()
+            receipts, faults = await gathered
+        finally:
+            await cancel((feeding, gathered))
+        return _certify(receipts, faults, terms, scheme)
 
     async def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:
         """Read ``blob`` from the committee that keeps it; at most ``max_bytes`` of it.
@@ -164,55 +234,56 @@ class AsyncBlobClient:
         report = RetrieveReport(seats=tuple(sorted(shards)), faults=faults)
         return Retrieved(data=data, header=header, report=report)
 
-    async def _gather_receipts(
-        self, encoded: EncodedBlob, terms: ReceiptTerms, committee: Committee, num_needed: int
-    ) -> tuple[list[Receipt], tuple[SeatFault, ...]]:
-        """Return verified receipts by seat, and why the other seats have none."""
-        session, loop = self._get_session(), asyncio.get_running_loop()
-        deadline_seconds = self._compute_deadline(encoded.header)
-        tasks: dict[asyncio.Task[Receipt], Seat] = {}
-        for seat, pieces in zip(committee.seats, encoded.shards, strict=True):
-            request = PutRequest(
-                blob=encoded.blob,
-                seat=seat.index,
-                epoch=terms.epoch,
-                tier=terms.tier,
-                expiry=terms.expiry,
-                header=encoded.header,
-            )
-            call = send_shard(session, seat, request, pieces, terms=terms, deadline_seconds=deadline_seconds)
-            tasks[asyncio.create_task(call)] = seat
-        receipts: list[Receipt] = []
-        faults: dict[int, SeatFault] = {}
-        start, grace_ends = loop.time(), None
-        pending: set[asyncio.Task[Receipt]] = set(tasks)
+    async def retrieve_to_file(
+        self,
+        blob: BlobId,
+        path: Path,
+        *,
+        committee: Committee,
+        max_bytes: int,
+        on_progress: Callable[[int], None] = lambda _: None,
+    ) -> RetrieveReport:
+        """Read ``blob`` into the file ``path``, which appears when all of it is verified; memory stays small.
+
+        Raises:
+            HeaderUnavailable, BlobTooLarge, NotEnoughShards, InconsistentBlob: as ``retrieve``.
+        """
+        header, faults = await self._fetch_any_header(blob, committee)
+        if header.size_bytes > max_bytes:
+            raise BlobTooLarge(limit_bytes=max_bytes, got_bytes=header.size_bytes)
+        reader = SlabReader(
+            links=self._links,
+            blob=blob,
+            header=header,
+            committee=committee,
+            deadline_seconds=self.deadline_seconds,
+            pool=self._pool,
+            on_progress=on_progress,
+            faults=faults,
+        )
+        await reader.read(path)
+        return RetrieveReport(seats=tuple(sorted(reader.used)), faults=sort_faults(reader.faults))
+
+    async def _send(self, seat: Seat, header: BlobHeader, body: ShardBody, terms: ReceiptTerms) -> Receipt:
+        request = PutRequest(
+            blob=terms.blob, seat=seat.index, epoch=terms.epoch, tier=terms.tier, expiry=terms.expiry, header=header
+        )
+        return await self._links.send_shard(
+            seat, request, body, terms=terms, deadline_seconds=self._compute_deadline(header)
+        )
+
+    async def _send_fed(self, seat: Seat, header: BlobHeader, feed: SlabFeed, terms: ReceiptTerms) -> Receipt:
+        body = ShardBody(
+            num_bytes=compute_shard_bytes(header.size_bytes, header.num_data),
+            open_pieces=lambda: feed.iterate(seat.index),
+        )
         try:
-            while pending:
-                timeout = None if grace_ends is None else max(0.0, grace_ends - loop.time())
-                done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
-                for task in done:
-                    try:
-                        receipts.append(task.result())
-                    except SeatFailed as failure:
-                        faults[failure.fault.seat] = failure.fault
-                now = loop.time()
-                if grace_ends is None and len(receipts) >= num_needed:
-                    grace_ends = now + max(GRACE_SECONDS, now - start)
-                elif grace_ends is None and len(receipts) + len(pending) < num_needed:
-                    grace_ends = now + GRACE_SECONDS
+            return await self._send(seat, header, body, terms)
         finally:
-            await _cancel(pending)
-        for task in pending:
-            seat = tasks[task]
-            reason = f"no receipt after {loop.time() - start:.1f} s, when the outcome was clear"
-            faults[seat.index] = SeatFault(seat=seat.index, url=seat.url, kind=FaultKind.TIMEOUT, reason=reason)
-        return sorted(receipts, key=lambda receipt: receipt.seat), _by_seat(faults)
+            await feed.leave(seat.index)
 
     async def _fetch_any_header(self, blob: BlobId, committee: Committee) -> tuple[BlobHeader, dict[int, SeatFault]]:
         """Ask seat after seat, the next when one fails or takes long; starts at a seat that the blob id picks."""
-        session = self._get_session()
         first = blob[0] % max(1, len(committee.seats))
         waiting = deque(committee.seats[first:] + committee.seats[:first])
         running: set[asyncio.Task[BlobHeader]] = set()
@@ -220,7 +291,7 @@ class AsyncBlobClient:
         try:
             while waiting or running:
                 if waiting:
-                    call = fetch_header(session, waiting.popleft(), blob, deadline_seconds=self.deadline_seconds)
+                    call = self._links.fetch_header(waiting.popleft(), blob, deadline_seconds=self.deadline_seconds)
                     running.add(asyncio.create_task(call))
                 timeout = PATIENCE_SECONDS if waiting else None
                 done, running = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -230,27 +301,35 @@ class AsyncBlobClient:
                     except SeatFailed as failure:
                         faults[failure.fault.seat] = failure.fault
         finally:
-            await _cancel(running)
-        raise HeaderUnavailable(blob=blob, faults=_by_seat(faults))
+            await cancel(running)
+        raise HeaderUnavailable(blob=blob, faults=sort_faults(faults))
 
     async def _fetch_any_shards(
         self, blob: BlobId, header: BlobHeader, committee: Committee, faults: dict[int, SeatFault]
     ) -> tuple[dict[int, memoryview], tuple[SeatFault, ...]]:
         """Return k verified shards: data shards first, seats that failed before last, substitutes for slow ones."""
-        session, loop = self._get_session(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         deadline_seconds = self._compute_deadline(header)
         seats = committee.seats[: header.num_shards]
         waiting = deque(sorted(seats, key=lambda seat: (seat.index in faults, seat.index)))
         running: dict[asyncio.Task[memoryview], _Fetch] = {}
         shards: dict[int, memoryview] = {}
+        start, shard_bytes = loop.time(), compute_shard_bytes(header.size_bytes, header.num_data)
+        first_done: float | None = None
+        half_done: float | None = None
+        has_hedged = False
         try:
             while len(shards) < header.num_data:
+                hedge_time = compute_hedge_time(start, first_done, half_done, num_bytes=shard_bytes)
+                if loop.time() >= hedge_time and not has_hedged:
+                    has_hedged = True
+                    for fetch in running.values():
+                        fetch.is_late = True
                 num_behind = sum(fetch.is_behind(loop.time()) for fetch in running.values())
                 num_wanted = header.num_data - len(shards) + num_behind
                 while waiting and len(running) < num_wanted:
                     fetch = _Fetch(seat=waiting.popleft(), start=loop.time())
-                    call = fetch_shard(
-                        session,
+                    call = self._links.fetch_shard(
                         fetch.seat,
                         blob,
                         header,
@@ -267,15 +346,19 @@ class AsyncBlobClient:
                         shards[seat.index] = task.result()
                     except SeatFailed as failure:
                         faults[seat.index] = failure.fault
+                if shards and first_done is None:
+                    first_done = loop.time()
+                if shards and 2 * len(shards) >= header.num_data and half_done is None:
+                    half_done = loop.time()
         finally:
-            await _cancel(running)
+            await cancel(running)
         for fetch in running.values():
             if fetch.is_behind(loop.time()) or len(shards) < header.num_data:
                 faults[fetch.seat.index] = fetch.describe(loop.time())
         good = dict(sorted(shards.items())[: header.num_data])
         if len(good) < header.num_data:
-            raise NotEnoughShards(blob=blob, expected=header.num_data, got=len(good), faults=_by_seat(faults))
-        return good, _by_seat(faults)
+            raise NotEnoughShards(blob=blob, expected=header.num_data, got=len(good), faults=sort_faults(faults))
+        return good, sort_faults(faults)
 
     def _warn_if_small(self, num_seats: int) -> None:
         if is_small(num_seats) and not self._has_warned:
@@ -285,19 +368,6 @@ class AsyncBlobClient:
     def _compute_deadline(self, header: BlobHeader) -> float:
         shard_bytes = compute_shard_bytes(header.size_bytes, header.num_data)
         return self.deadline_seconds + shard_bytes / MIN_BYTES_PER_SECOND
-
-    def _get_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=MAX_CONNECTIONS, socket_factory=self.traffic.make_socket_factory()
-                ),
-                timeout=aiohttp.ClientTimeout(total=None),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                read_bufsize=READ_BUFFER_BYTES,
-            )
-        return self._session
 
 
 @dataclass(slots=True, kw_only=True)
@@ -310,10 +380,12 @@ class _Fetch:
     """Loop time, in seconds."""
     progress: Progress = field(default_factory=Progress)
     """How far it has come."""
+    is_late: bool = False
+    """Others were much faster."""
 
     def is_behind(self, now: float) -> bool:
-        """Tell whether it is slower than the minimum rate, after the patience."""
-        return self.progress.num_bytes < (now - self.start - PATIENCE_SECONDS) * MIN_BYTES_PER_SECOND
+        """Tell whether it is slower than the others, or than the minimum rate after the patience."""
+        return self.is_late or self.progress.num_bytes < (now - self.start - PATIENCE_SECONDS) * MIN_BYTES_PER_SECOND
 
     def describe(self, now: float) -> SeatFault:
         """Return the fault of a fetch that was not waited for."""
@@ -321,13 +393,10 @@ class _Fetch:
         return SeatFault(seat=self.seat.index, url=self.seat.url, kind=FaultKind.TIMEOUT, reason=reason)
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel ``tasks`` and wait until they have closed their connections; their outcomes no longer matter."""
-    still = list(tasks)
-    for task in still:
-        task.cancel()
-    await asyncio.gather(*still, return_exceptions=True)
-
-
-def _by_seat(faults: dict[int, SeatFault]) -> tuple[SeatFault, ...]:
-    return tuple(fault for _, fault in sorted(faults.items()))
+def _certify(
+    receipts: dict[int, Receipt], faults: tuple[SeatFault, ...], terms: ReceiptTerms, scheme: Scheme
+) -> Dispersal:
+    if len(receipts) < scheme.num_signatures:
+        raise NotEnoughReceipts(expected=scheme.num_signatures, got=len(receipts), faults=faults)
+    signatures = tuple((receipt.seat, receipt.signature) for receipt in receipts.values())
+    return Dispersal(certificate=Certificate(terms=terms, signatures=signatures), faults=faults)

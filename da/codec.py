@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from da.core.blob import (
     MAX_BLOB_BYTES,
@@ -143,7 +143,7 @@ def add_folds(
     seed = make_seed(header)
     run = map if executor is None else executor.map
     folds = tuple(run(lambda pieces: fold_pieces(seed, pieces, kernel=kernel), data_shards))
-    return replace(header, folds=folds)
+    return header.with_folds(folds)
 
 
 def decode_blob(header: BlobHeader, shards: Mapping[int, Buffer], *, kernel: Kernel | None = None) -> bytes:
@@ -246,8 +246,12 @@ class RootCheck:
 
     def update(self, span: StripeSpan, pieces: Sequence[memoryview]) -> None:
         """Take the k data pieces of the next stripe."""
-        for index, piece in enumerate(pieces):
-            if self._badly_padded is None and any(piece[compute_used_bytes(span, index) :]):
+        self.update_block(pieces, [compute_used_bytes(span, index) for index in range(len(pieces))])
+
+    def update_block(self, pieces: Sequence[memoryview], used_bytes: Sequence[int]) -> None:
+        """Take the next columns of the k data pieces, of which so many bytes each are the blob's and the rest zeros."""
+        for index, (piece, num_bytes) in enumerate(zip(pieces, used_bytes, strict=True)):
+            if self._badly_padded is None and any(piece[num_bytes:]):
                 self._badly_padded = index
         for start in range(0, len(pieces[0]), CHECK_BLOCK_BYTES):
             block = [piece[start : start + CHECK_BLOCK_BYTES] for piece in pieces]

@@ -21,7 +21,7 @@ A publisher folds shards above 4 KiB, and nodes insist on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from da.core.errors import FoldsMissing, MalformedHeader
 from da.core.folds import MIN_FOLDED_SHARD_BYTES, compute_num_folds
@@ -69,6 +69,10 @@ class BlobHeader:
     """One root a shard, in seat order."""
     folds: tuple[bytes, ...] = ()
     """The folds of the k data shards, T bytes each; empty in a header of version 1."""
+
+    def with_folds(self, folds: tuple[bytes, ...]) -> BlobHeader:
+        """Return the same header with ``folds``."""
+        return replace(self, folds=folds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

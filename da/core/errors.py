@@ -7,6 +7,7 @@
     +-- SingularMatrix             a choice of shards that does not determine the data (never with our matrix)
     +-- KernelError                the erasure code's arithmetic is missing or wrong on this machine
     +-- BlobTooLarge               more bytes than the format or the reader allows
+    +-- SourceChanged              the file that is read has become another one meanwhile
     +-- Malformed                  bytes that are no canonical encoding
     |   +-- MalformedHeader
     |   +-- MalformedCertificate
@@ -61,6 +62,16 @@ class BlobTooLarge(DataAvailabilityError):
         super().__init__(f"blob of {got_bytes} bytes, at most {limit_bytes} allowed")
         self.limit_bytes = limit_bytes
         self.got_bytes = got_bytes
+
+
+class SourceChanged(DataAvailabilityError):
+    """A file changed while it was being read; nothing is certified."""
+
+    def __init__(self, *, path: str, expected: int, got: int) -> None:
+        super().__init__(f"{path} ends at byte {got}, expected {expected}; leave it alone while it is sent")
+        self.path = path
+        self.expected = expected
+        self.got = got
 
 
 class Malformed(DataAvailabilityError):

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from da.codec import compute_shard_root
 from da.core.blob import BlobHeader, encode_header
 from da.core.types import Committee, Epoch, Height, ReceiptTerms, Seat, ShardIndex, Tier
+from da.folding import EncodingCheck
 from da.protocol import (
     BLOB_HEADER_FIELD,
     HEADER_ROUTE,
@@ -85,6 +86,9 @@ class FakeNode:
     async def _expect(self, request: web.Request) -> web.StreamResponse | None:
         if self.put_fault is not None and (answer := await self.put_fault(request)) is not None:
             return answer
+        put = self.decode(request)
+        if put.blob.hex() in self.shards:
+            return web.Response(body=self.sign(put), content_type="application/json")
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
@@ -98,6 +102,9 @@ class FakeNode:
         put = self.decode(request)
         body = await request.read()
         self.num_body_bytes += len(body)
+        encoding = EncodingCheck(put.header, put.seat)
+        encoding.update(body)
+        encoding.finish()
         if compute_shard_root(body, leaf_bytes=put.header.leaf_bytes) != put.header.shard_roots[put.seat]:
             return refuse(422, Refusal.ROOT_MISMATCH, "root")
         self.shards[put.blob.hex()] = body
@@ -111,6 +118,9 @@ class FakeNode:
         shard = self.shards.get(request.match_info["blob"])
         if shard is None or request.match_info["seat"] != str(self.index):
             return refuse(404, Refusal.UNKNOWN_BLOB, "not here")
+        if "Range" in request.headers:
+            start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+            return web.Response(status=206, body=shard[start:])
         return web.Response(body=shard)
 
     async def _get_header(self, request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,163 @@
+"""The way to each seat: its bulk port where both sides have one and the shard is worth it, else HTTP.
+
+Invariant: the way never changes what is sent, checked or signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from da import bulk_calls, node_calls
+from da.bulk_calls import Address, BulkConnections
+from da.core.blob import BlobHeader, compute_shard_bytes
+from da.core.errors import SeatFailed
+from da.core.receipt import Receipt
+from da.core.types import BlobId, ReceiptTerms, Seat
+from da.counting import Traffic
+from da.protocol import PutRequest
+from da.shard_io import Progress, ShardBody, ShardStream
+
+BULK_MIN_BYTES = 1 << 20
+"""Shorter shards go over HTTP: its connections are there anyway."""
+
+ASK_SECONDS = 2.0
+"""Longest wait for a node's status; without it, HTTP is taken."""
+
+ASK_AGAIN_SECONDS = 30.0
+"""A node that had no bulk port, or did not answer there, is asked again after this."""
+
+MAX_CONNECTIONS = 256
+"""Four for each of 64 seats."""
+
+READ_BUFFER_BYTES = 1 << 20
+"""Bytes taken from a socket before the reader must catch up; k fetches hold k of these."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SeatLinks:
+    """Connections to all seats that were ever asked; of one event loop."""
+
+    traffic: Traffic
+    has_bulk: bool = True
+    """Whether bulk ports are used at all."""
+    _session: aiohttp.ClientSession | None = None
+    _bulk: BulkConnections | None = None
+    _ports: dict[str, Address] = field(default_factory=dict)
+    _asked: dict[str, float] = field(default_factory=dict)
+
+    async def send_shard(
+        self, seat: Seat, request: PutRequest, body: ShardBody, *, terms: ReceiptTerms, deadline_seconds: float
+    ) -> Receipt:
+        """Put a shard and return the verified receipt; raises ``SeatFailed``."""
+        way = await self._connect(seat, body.num_bytes)
+        if way is not None:
+            return await bulk_calls.send_shard(
+                self._get_bulk(), *way, seat, request, body, terms=terms, deadline_seconds=deadline_seconds
+            )
+        return await node_calls.send_shard(
+            self.get_session(), seat, request, body, terms=terms, deadline_seconds=deadline_seconds
+        )
+
+    async def fetch_shard(
+        self, seat: Seat, blob: BlobId, header: BlobHeader, *, deadline_seconds: float, progress: Progress
+    ) -> memoryview:
+        """Get the seat's shard, checked against its root; raises ``SeatFailed``."""
+        way = await self._connect(seat, compute_shard_bytes(header.size_bytes, header.num_data))
+        if way is not None:
+            return await bulk_calls.fetch_shard(
+                self._get_bulk(),
+                *way,
+                seat,
+                blob,
+                header,
+                deadline_seconds=deadline_seconds,
+                progress=progress,
+            )
+        return await node_calls.fetch_shard(
+            self.get_session(), seat, blob, header, deadline_seconds=deadline_seconds, progress=progress
+        )
+
+    async def open_stream(
+        self, seat: Seat, blob: BlobId, *, start: int, num_bytes: int, deadline_seconds: float
+    ) -> ShardStream:
+        """Ask for the last ``num_bytes`` of the seat's shard, from ``start`` on; raises ``SeatFailed``."""
+        way = await self._connect(seat, num_bytes)
+        if way is not None:
+            return await bulk_calls.open_stream(
+                way[1], seat, blob, start=start, num_bytes=num_bytes, deadline_seconds=deadline_seconds
+            )
+        return await node_calls.open_stream(
+            self.get_session(), seat, blob, start=start, deadline_seconds=deadline_seconds
+        )
+
+    async def fetch_header(self, seat: Seat, blob: BlobId, *, deadline_seconds: float) -> BlobHeader:
+        """Get the blob's header, checked against its id; raises ``SeatFailed``."""
+        return await node_calls.fetch_header(self.get_session(), seat, blob, deadline_seconds=deadline_seconds)
+
+    def get_session(self) -> aiohttp.ClientSession:
+        """Return the HTTP session, made when first asked for."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=MAX_CONNECTIONS, socket_factory=self.traffic.make_socket_factory()
+                ),
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                read_bufsize=READ_BUFFER_BYTES,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._bulk is not None:
+            self._bulk.close()
+            self._bulk = None
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _get_bulk(self) -> BulkConnections:
+        if self._bulk is None:
+            self._bulk = BulkConnections(self.traffic)
+        return self._bulk
+
+    async def _connect(self, seat: Seat, num_bytes: int) -> tuple[Address, socket.socket] | None:
+        """Return a connection to the seat's bulk port, or None: take HTTP."""
+        if not self.has_bulk or num_bytes < BULK_MIN_BYTES:
+            return None
+        address = await self._find_port(seat)
+        if address is None:
+            return None
+        try:
+            return address, await self._get_bulk().connect(address)
+        except OSError as error:  # TimeoutError is one
+            _log.info("bulk port %s:%d of seat %d: %s; taking HTTP", *address, seat.index, error)
+            self._ports.pop(seat.url, None)
+            return None
+
+    async def _find_port(self, seat: Seat) -> Address | None:
+        if seat.url in self._ports:
+            return self._ports[seat.url]
+        now = asyncio.get_running_loop().time()
+        if now - self._asked.get(seat.url, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS:
+            return None
+        self._asked[seat.url] = now
+        host = urlsplit(seat.url).hostname
+        try:
+            port = await node_calls.fetch_bulk_port(self.get_session(), seat, deadline_seconds=ASK_SECONDS)
+        except SeatFailed as failure:
+            _log.info("%s; taking HTTP", failure)
+            return None
+        if port is None or host is None:
+            return None
+        self._ports[seat.url] = (host, port)
+        return self._ports[seat.url]

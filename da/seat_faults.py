@@ -1,0 +1,51 @@
+"""What one seat can do wrong, turned into one error with its name (da/core/errors.py, ``SeatFailed``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from da.core.errors import FaultKind, Malformed, MalformedReceipt, SeatFailed, SeatFault
+from da.core.receipt import Receipt, is_receipt_valid
+from da.core.types import ReceiptTerms, Seat
+from da.protocol import decode_receipt
+
+
+def fail(seat: Seat, kind: FaultKind, reason: str) -> SeatFailed:
+    """Return the error that names ``seat`` and the reason."""
+    return SeatFailed(SeatFault(seat=seat.index, url=seat.url, kind=kind, reason=reason))
+
+
+@asynccontextmanager
+async def guard(seat: Seat, deadline_seconds: float) -> AsyncIterator[None]:
+    """Turn everything that sockets and HTTP can throw into ``SeatFailed``."""
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            yield
+    except TimeoutError as error:
+        raise fail(seat, FaultKind.TIMEOUT, f"no complete answer within {deadline_seconds:.1f} s") from error
+    except (aiohttp.ClientError, OSError, EOFError, ValueError, Malformed) as error:
+        raise fail(seat, FaultKind.UNREACHABLE, f"{type(error).__name__}: {error}"[:300]) from error
+
+
+def check_receipt(seat: Seat, answer: bytes, terms: ReceiptTerms) -> Receipt:
+    """Return the receipt in ``answer`` when it is the seat's under ``terms``; raises ``SeatFailed``."""
+    try:
+        receipt = decode_receipt(answer)
+    except MalformedReceipt as error:
+        raise fail(seat, FaultKind.BAD_RECEIPT, str(error)) from error
+    if receipt.seat != seat.index:
+        raise fail(seat, FaultKind.BAD_RECEIPT, f"receipt of seat {receipt.seat}, expected {seat.index}")
+    if receipt.key != seat.key:
+        raise fail(seat, FaultKind.BAD_RECEIPT, f"receipt of key {receipt.key.hex()}, expected {seat.key.hex()}")
+    if not is_receipt_valid(receipt, terms, key=seat.key):
+        raise fail(
+            seat,
+            FaultKind.BAD_RECEIPT,
+            f"signature does not verify for epoch {terms.epoch}, tier {int(terms.tier)}, expiry {terms.expiry}, "
+            f"genesis {terms.genesis_hash.hex()}; is the node on this chain?",
+        )
+    return receipt
