@@ -169,3 +169,21 @@ def test_expired_shards_do_not_come_back_after_downtime(
 def count_shards(engine: StoreEngine) -> int:
     reconcile(engine)
     return engine.index.get_totals().num_shards
+
+
+def test_space_is_freed_over_ten_times_the_budget(
+    open_engine: Open, keep: Any, make_shard: Any, chain: Any, tmp_path: Path
+) -> None:
+    """Case 71: write and expire ten times what fits; disk and index stay within 1.2 times the budget."""
+    budget = 2 << 20
+    engine = open_engine(capacity_bytes=budget)
+    height, index_bytes = 100, []
+    for _ in range(12):
+        for _ in range(18):
+            keep(engine, make_shard(os.urandom(100_000), expiry=height + 1, tier=Tier.TEMPORARY))
+        height += 1 + GRACE_BLOCKS
+        assert sum(path.stat().st_size for path in (tmp_path / "home").rglob("*") if path.is_file()) < budget * 1.2
+        assert collect(engine, chain, Height(height)) == 18
+        index_bytes.append((tmp_path / "home" / "index" / "data.mdb").stat().st_size)
+    assert engine.get_quota().used_bytes == 0
+    assert index_bytes[-1] <= index_bytes[3] * 1.2
