@@ -32,7 +32,7 @@ from chain.home import (
     reset_home,
 )
 from chain.store import Reader, Store, StoreError
-from chain.supervisor import ChildFailed, NodePlan, Supervisor, fetch_status, find_free_port
+from chain.supervisor import ChildFailed, NodePlan, Supervisor, fetch_status, find_free_ports
 
 DEFAULT_HOME = Path("chain-home")
 FIRST_PORT = 26656
@@ -91,8 +91,10 @@ def init_network(
     json_output: Json = False,
 ) -> None:
     """Write the homes of several validators on this machine: HOME/validator-0, HOME/validator-1, ..."""
+    ports = find_free_ports(2 * validators)
     addresses = [
-        Addresses(rpc=f"127.0.0.1:{find_free_port()}", p2p=f"127.0.0.1:{find_free_port()}") for _ in range(validators)
+        Addresses(rpc=f"127.0.0.1:{rpc}", p2p=f"127.0.0.1:{p2p}")
+        for rpc, p2p in zip(ports[:validators], ports[validators:], strict=True)
     ]
     _initialise(
         [home / f"validator-{index}" for index in range(validators)],

@@ -31,7 +31,8 @@ from chain.core.genesis import ChainParameters, get_parameters
 from chain.core.records import Block, Log, Receipt, Transaction
 from chain.core.state import Base
 from chain.core.transactions import restore_transaction
-from chain.core.types import Address, Amount, Hash, Height
+from chain.core.types import Address, Height
+from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
 
 DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions")
 """Named databases."""
@@ -149,7 +150,7 @@ class Snapshot:
     def block(self, height: Height | int) -> Block | None:
         """Return the block at a height, None where there is none."""
         value = self._get(b"blocks", _encode_height(height)) if height >= 0 else None
-        return None if value is None else _decode_block(value)
+        return None if value is None else decode_block(value)
 
     def height_of_block_hash(self, block_hash: bytes) -> Height | None:
         """Return the height of a block by its hash."""
@@ -166,11 +167,11 @@ class Snapshot:
 
     def receipts(self, height: Height | int) -> list[Receipt]:
         """Return the receipts of a block, in order; empty where there is no block."""
-        return [_decode_receipt(fields) for fields in self._receipt_record(height)[0]]
+        return [decode_receipt(fields) for fields in self._receipt_record(height)[0]]
 
     def timer_logs(self, height: Height | int) -> list[Log]:
         """Return the logs of a block that belong to no transaction; their indices follow the receipts' logs."""
-        return [_decode_log(fields) for fields in self._receipt_record(height)[1]]
+        return [decode_log(fields) for fields in self._receipt_record(height)[1]]
 
     def _receipt_record(self, height: int) -> tuple[list[Any], list[Any]]:
         value = self._get(b"receipts", _encode_height(height)) if height >= 0 else None
@@ -303,10 +304,10 @@ class Store:
             else:
                 transaction.put(key, value, db=state)
         height = _encode_height(candidate.height)
-        transaction.put(height, _encode_block(candidate.block), db=self._databases[b"blocks"])
+        transaction.put(height, encode_block(candidate.block), db=self._databases[b"blocks"])
         transaction.put(candidate.block.hash, height, db=self._databases[b"block_heights"])
-        receipts = [_encode_receipt(receipt) for receipt in candidate.receipts]
-        logs = [_encode_log(log) for log in candidate.timer_logs]
+        receipts = [encode_receipt(receipt) for receipt in candidate.receipts]
+        logs = [encode_log(log) for log in candidate.timer_logs]
         if receipts or logs:
             transaction.put(height, msgpack.packb([receipts, logs]), db=self._databases[b"receipts"])
         for index, executed in enumerate(candidate.transactions):
@@ -363,59 +364,3 @@ def _open_databases(env: lmdb.Environment, directory: Path, *, is_writer: bool) 
 
 def _encode_height(height: int) -> bytes:
     return height.to_bytes(_HEIGHT_BYTES, "big")
-
-
-def _encode_big(value: int) -> bytes:
-    return value.to_bytes(32, "big")
-
-
-def _encode_block(block: Block) -> bytes:
-    fields = {name: getattr(block, name) for name in Block.__dataclass_fields__}
-    fields["base_fee"] = _encode_big(block.base_fee)
-    packed: bytes = msgpack.packb(fields)
-    return packed
-
-
-def _decode_block(value: bytes) -> Block:
-    fields = msgpack.unpackb(value)
-    fields["base_fee"] = Amount(int.from_bytes(fields["base_fee"], "big"))
-    fields["transactions"] = tuple(fields["transactions"])
-    return Block(**fields)
-
-
-def _encode_receipt(receipt: Receipt) -> list[Any]:
-    return [
-        receipt.transaction,
-        receipt.status,
-        receipt.gas_used,
-        receipt.cumulative_gas_used,
-        _encode_big(receipt.effective_gas_price),
-        [_encode_log(log) for log in receipt.logs],
-        receipt.output,
-        receipt.error,
-        receipt.log_index,
-    ]
-
-
-def _decode_receipt(fields: Sequence[Any]) -> Receipt:
-    transaction, status, gas_used, cumulative, price, logs, output, error, log_index = fields
-    return Receipt(
-        transaction=Hash(transaction),
-        status=status,
-        gas_used=gas_used,
-        cumulative_gas_used=cumulative,
-        effective_gas_price=Amount(int.from_bytes(price, "big")),
-        logs=tuple(_decode_log(log) for log in logs),
-        output=output,
-        error=error,
-        log_index=log_index,
-    )
-
-
-def _encode_log(log: Log) -> list[Any]:
-    return [log.address, list(log.topics), log.data]
-
-
-def _decode_log(fields: Sequence[Any]) -> Log:
-    address, topics, data = fields
-    return Log(address=Address(address), topics=tuple(topics), data=data)

@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -270,10 +271,16 @@ def fetch_status(url: str) -> dict[str, object] | None:
 
 def find_free_port(host: str = "127.0.0.1") -> int:
     """Return a port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return find_free_ports(1, host)[0]
+
+
+def find_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Return different ports that nothing listens on now."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def read_tail(path: Path, num_lines: int = 15) -> str:

@@ -9,7 +9,6 @@ and flushes its mempool: nothing here is held across the two that CheckTx needs,
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,6 +18,7 @@ import msgpack
 from chain.abci import abci_pb2 as pb
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.server import Handler
+from chain.abci.verdicts import VerdictCache
 from chain.core import accounts
 from chain.core.blocks import seal_block
 from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, InvalidTransaction
@@ -34,7 +34,6 @@ from chain.core.queue import TransactionQueue
 from chain.core.records import Receipt, Transaction
 from chain.core.smt import Tree
 from chain.core.state import Overlay
-from chain.core.transactions import decode_transaction
 from chain.core.types import Address, Amount, Hash, Height, Nonce
 from chain.store import Candidate, Store, iterate_all
 
@@ -45,12 +44,6 @@ ABCI_VERSION = "2.0.0"
 
 APPLICATION_VERSION = 1
 """Protocol version of the rules; in every block header."""
-
-MAX_VERDICTS = 100_000
-"""Decoded transactions that are remembered: twice the mempool."""
-
-MAX_VERDICT_BYTES = 128 << 20
-"""Bytes of those."""
 
 QUERY_NOT_FOUND = 1
 """Result code of a query that names nothing."""
@@ -80,33 +73,6 @@ class _Finalized:
     candidate: Candidate
     tree: Tree
     refused: tuple[Transaction, ...]
-
-
-class VerdictCache:
-    """Transactions that were decoded and verified, by their bytes, so that none is verified twice."""
-
-    __slots__ = ("_num_bytes", "_verdicts")
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._verdicts: OrderedDict[bytes, Transaction | InvalidTransaction] = OrderedDict()
-        self._num_bytes = 0
-
-    def decode(self, raw: bytes, chain_id: int) -> Transaction | InvalidTransaction:
-        """Return the transaction, or why it is none."""
-        verdict = self._verdicts.get(raw)
-        if verdict is not None:
-            return verdict
-        try:
-            verdict = decode_transaction(raw, chain_id)
-        except InvalidTransaction as error:
-            verdict = error.with_traceback(None)
-        self._verdicts[raw] = verdict
-        self._num_bytes += len(raw)
-        while len(self._verdicts) > MAX_VERDICTS or self._num_bytes > MAX_VERDICT_BYTES:
-            oldest, _ = self._verdicts.popitem(last=False)
-            self._num_bytes -= len(oldest)
-        return verdict
 
 
 class ChainApplication:
@@ -289,6 +255,13 @@ class ChainApplication:
         if committed.is_empty or request.height != committed.height + 1:
             raise OutOfOrder(f"FinalizeBlock for height {request.height}, expected {committed.height + 1}")
         parameters = self._get_parameters()
+        for evidence in request.misbehavior:
+            log.warning(
+                "validator %s misbehaved at height %d: %s",
+                evidence.validator.address.hex(),
+                evidence.height,
+                pb.MisbehaviorType.Name(evidence.type),
+            )
         environment = BlockEnvironment(
             height=Height(request.height),
             time_seconds=request.time.seconds,

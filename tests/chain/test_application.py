@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.abci import abci_pb2 as pb
-from chain.abci import application as module
-from chain.abci.application import ChainApplication, OutOfOrder, UnsupportedAbciVersion, VerdictCache
+from chain.abci import verdicts as module
+from chain.abci.application import ChainApplication, OutOfOrder, UnsupportedAbciVersion
+from chain.abci.verdicts import VerdictCache
 from chain.core import transactions
 from chain.core.genesis import process_genesis
 from chain.core.smt import EMPTY, Proof, verify

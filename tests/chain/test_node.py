@@ -30,17 +30,13 @@ from chain.core.hashing import keccak256
 from chain.core.records import Block
 from chain.home import Addresses, create_network, load_addresses, load_app_height
 from chain.store import Reader
-from chain.supervisor import find_free_port
+from chain.supervisor import find_free_port, find_free_ports
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
 FAST = Timing(commit_milliseconds=30)
-
-
-def _choose_address() -> str:
-    return f"127.0.0.1:{find_free_port()}"
 
 
 def wait_until(condition: Callable[[], Any], why: str, seconds: float = DEADLINE_SECONDS) -> Any:
@@ -161,7 +157,8 @@ def make_node(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Callable[..
 
     def make(*, timing: Timing = FAST, num_validators: int = 1) -> Any:
         homes = [tmp_path / f"n{index}" for index in range(num_validators)]
-        addresses = [Addresses(rpc=_choose_address(), p2p=_choose_address()) for _ in homes]
+        listen = [f"127.0.0.1:{port}" for port in find_free_ports(2 * num_validators)]
+        addresses = [Addresses(rpc=rpc, p2p=p2p) for rpc, p2p in zip(listen[::2], listen[1::2], strict=True)]
         create_network(
             homes,
             chain_id="node-test",
