@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from da.codec import compute_shard_root
 from da.core.blob import BlobHeader, encode_header
+from da.core.errors import BadEncoding
 from da.core.types import Committee, Epoch, Height, ReceiptTerms, Seat, ShardIndex, Tier
 from da.folding import EncodingCheck
 from da.protocol import (
@@ -102,11 +103,14 @@ class FakeNode:
         put = self.decode(request)
         body = await request.read()
         self.num_body_bytes += len(body)
-        encoding = EncodingCheck(put.header, put.seat)
-        encoding.update(body)
-        encoding.finish()
         if compute_shard_root(body, leaf_bytes=put.header.leaf_bytes) != put.header.shard_roots[put.seat]:
             return refuse(422, Refusal.ROOT_MISMATCH, "root")
+        encoding = EncodingCheck(put.header, put.seat)
+        encoding.update(body)
+        try:
+            encoding.finish()
+        except BadEncoding as error:
+            return refuse(422, Refusal.BAD_ENCODING, str(error))
         self.shards[put.blob.hex()] = body
         self.headers[put.blob.hex()] = put.header
         return web.Response(body=self.sign(put), content_type="application/json")
