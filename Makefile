@@ -50,8 +50,7 @@ format: setup
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 bench: setup
-	@set -e; for file in benchmarks/*.py; do \
-		case "$$file" in */__init__.py|*/results/*) continue;; esac; \
+	@set -e; for file in $$(grep -l "__main__" benchmarks/*.py); do \
 		name=$$(basename "$$file" .py); echo "== benchmark: $$name"; $(VENV_PYTHON) -m "benchmarks.$$name"; done
 
 clean:
