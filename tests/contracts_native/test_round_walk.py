@@ -193,6 +193,26 @@ def test_no_commit_is_void_and_repeats_the_root(chain: Chain) -> None:
     assert chain.events("RoundVoided")[-1]["reason"] == 1
 
 
+def test_the_round_clock_starts_when_the_one_before_has_closed(chain: Chain) -> None:
+    run = chain.create_run()
+    chain.join(run, "ann", "bob")
+    chain.advance()
+    assert round_of(chain, run, 1)["openedHeight"] == round_of(chain, run, 0)["openedHeight"]
+    assert round_of(chain, run, 1)["dueHeight"] == 0, "waits for round 0 to close"
+    chain.commit(run, 1, "ann")
+    chain.advance(50)
+    chain.commit(run, 0, "ann")
+    chain.commit(run, 0, "bob")
+    chain.advance()
+    closed = round_of(chain, run, 0)["closedHeight"]
+    assert closed == chain.height - 1
+    assert round_of(chain, run, 1)["dueHeight"] == closed + 120
+    chain.advance(119)
+    assert round_of(chain, run, 1)["state"] == OPEN
+    chain.advance()
+    assert round_of(chain, run, 1)["state"] == ATTEST
+
+
 def test_missing_payload_leaves_after_the_deadline(chain: Chain) -> None:
     run = chain.create_run(numFragments=1, overlap=0)
     chain.join(run, "ann", "bob", "cem")
@@ -207,7 +227,8 @@ def test_missing_payload_leaves_after_the_deadline(chain: Chain) -> None:
     info = round_of(chain, run, 0)
     assert (info["state"], info["retries"], info["numVotes"]) == (ATTEST, 1, 0)
     root = make_hash("without cem")
-    chain.attest(run, 0, "ann", "bob", "cem", root=root, refused=0b100)  # what has left A is no part of the vote
+    chain.attest(run, 0, "ann", root=root, refused=0b100)  # what has left A is no part of the vote
+    chain.attest(run, 0, "bob", "cem", root=root, refused=0)
     chain.advance()
     assert round_of(chain, run, 0)["state"] == FINAL
     last = chain.struct("Training", "update", run, 0, make_address("cem"))
