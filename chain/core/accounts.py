@@ -63,6 +63,14 @@ def debit(state: Overlay, address: Address, amount: int) -> None:
     _save(state, address, nonce, balance - amount)
 
 
+def pay_for_turn(state: Overlay, address: Address, amount: int) -> None:
+    """Do ``debit`` and ``bump_nonce`` in one step."""
+    nonce, balance = _load(state, address)
+    if balance < amount:
+        raise InsufficientBalance(address, amount, balance)
+    _save(state, address, nonce + 1, balance - amount)
+
+
 def transfer(state: Overlay, sender: Address, to: Address, amount: int) -> None:
     """Move money, or raise InsufficientBalance and change nothing."""
     debit(state, sender, amount)

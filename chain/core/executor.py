@@ -173,11 +173,12 @@ def process_transaction(
 
     # EFFECTS
     price = min(transaction.max_fee, parameters.base_fee + transaction.max_priority_fee)
-    accounts.debit(state, sender, transaction.gas_limit * price)
-    accounts.bump_nonce(state, sender)
+    accounts.pay_for_turn(state, sender, transaction.gas_limit * price)
     meter = Meter(limit=transaction.gas_limit, used=compute_intrinsic_gas(transaction.data))
     result = _process_call(state, environment, transaction, contracts, meter)
-    accounts.credit(state, sender, (transaction.gas_limit - meter.used) * price)
+    refund = (transaction.gas_limit - meter.used) * price
+    if refund:
+        accounts.credit(state, sender, refund)
     tip = meter.used * (price - parameters.base_fee)
     if tip:
         accounts.credit(state, environment.proposer, tip)
