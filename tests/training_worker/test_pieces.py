@@ -259,6 +259,7 @@ def test_overlap_is_the_share_of_the_exchange_under_later_inner_steps() -> None:
     assert overlap.hidden_seconds == pytest.approx(2)
     assert overlap.share == pytest.approx(2 / 3)
     assert compute_overlap(events, first_round=4).exchange_seconds == 0
+    assert compute_overlap(events, stop_round=3).exchange_seconds == 0
 
 
 def test_an_exchange_under_its_own_rounds_steps_hides_nothing() -> None:

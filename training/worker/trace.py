@@ -201,20 +201,21 @@ class Overlap:
         return self.hidden_seconds / self.exchange_seconds if self.exchange_seconds > 0 else 1.0
 
 
-def compute_overlap(events: Iterable[TraceEvent], *, first_round: int = 0) -> Overlap:
+def compute_overlap(events: Iterable[TraceEvent], *, first_round: int = 0, stop_round: int | None = None) -> Overlap:
     """Compute how much of the exchange of each round r ran during inner steps of rounds after r.
 
     For round 3 with an exchange from 10 s to 14 s and inner steps of round 4 from 11 s to 20 s:
-    exchange 4 s, hidden 3 s, share 0.75.  Rounds before ``first_round`` are left out.
+    exchange 4 s, hidden 3 s, share 0.75.  Exchanges of rounds outside [first_round, stop_round) are left out:
+    behind the last rounds that train there is nothing to hide behind.
     """
     train: dict[int, list[tuple[float, float]]] = {}
     exchange: dict[int, list[tuple[float, float]]] = {}
     for event in events:
-        if event.round < first_round or event.end_seconds <= event.start_seconds:
+        if event.end_seconds <= event.start_seconds:
             continue
         if event.kind is EventKind.TRAIN:
             train.setdefault(event.round, []).append((event.start_seconds, event.end_seconds))
-        elif event.kind in EXCHANGE_KINDS:
+        elif event.kind in EXCHANGE_KINDS and first_round <= event.round and not _is_past(event.round, stop_round):
             exchange.setdefault(event.round, []).append((event.start_seconds, event.end_seconds))
     exchange_seconds = hidden_seconds = 0.0
     for round_index, spans in exchange.items():
@@ -224,6 +225,10 @@ def compute_overlap(events: Iterable[TraceEvent], *, first_round: int = 0) -> Ov
         hidden_seconds += _length(_intersection(merged, later))
     train_seconds = _length(_union([span for own in train.values() for span in own]))
     return Overlap(exchange_seconds=exchange_seconds, hidden_seconds=hidden_seconds, train_seconds=train_seconds)
+
+
+def _is_past(round_index: int, stop_round: int | None) -> bool:
+    return stop_round is not None and round_index >= stop_round
 
 
 def _union(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
