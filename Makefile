@@ -54,7 +54,8 @@ bench: setup
 		name=$$(basename "$$file" .py); echo "== benchmark: $$name"; $(VENV_PYTHON) -m "benchmarks.$$name"; done
 
 clean:
-	@if [ -x $(BIN)/localnet ]; then $(BIN)/localnet down --quiet || true; fi
+	@if [ -x $(BIN)/localnet ]; then for home in .cache/devnet .cache/demo/devnet; do \
+		$(BIN)/localnet down --quiet --home $$home || true; done; fi
 	rm -rf .cache/devnet .cache/demo demo-output build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
