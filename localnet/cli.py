@@ -263,6 +263,7 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
         "why": record.why,
         "chain_id": record.chain_id,
         "rpc_urls": list(record.rpc_urls),
+        "public_urls": list(record.public_urls),
         "height": None,
         "storage_urls": list(record.storage_urls),
         "processes": [{"name": one.name, "pid": one.id.pid, "is_alive": is_alive(one.id)} for one in record.processes],
@@ -297,7 +298,8 @@ def print_ready(record: DevnetRecord) -> None:
     print(
         f"devnet {record.chain_id} is up\n"
         f"  JSON-RPC and page  {' '.join(record.rpc_urls)}\n"
-        f"  storage nodes      {' '.join(record.storage_urls)}\n"
+        + (f"  from elsewhere     {' '.join(record.public_urls)}\n" if record.public_urls != record.rpc_urls else "")
+        + f"  storage nodes      {' '.join(record.storage_urls)}\n"
         f"  money              localnet fund 0x... --home {home}   (faucet {faucet})\n"
         f"  logs               {home}/logs\n"
         f"  stop               localnet down --home {home}",

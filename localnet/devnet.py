@@ -104,6 +104,7 @@ class Devnet:
             processes=(),
             chain_id="",
             rpc_urls=(),
+            public_urls=(),
             storage_urls=(),
             faucet_key=str(self.home / "faucet.key"),
         )
@@ -178,17 +179,18 @@ class Devnet:
                 f"the chain in {self.home} has {len(homes)} validators, expected {self.config.num_validators}: "
                 "--reset starts a new one"
             )
-        urls, validators = [], []
+        ports, validators = [], []
         for index, home in enumerate(homes):
             port = self._choose_port(self.config.rpc_port + index)
-            urls.append(f"http://{self.config.public_host}:{port}")
+            ports.append(port)
             command = [get_command("chain-node"), "start", "--home", str(home)]
             command += ["--rpc-listen", f"{self.config.host}:{port}"]
             validators.append(self._supervisor.start(home.name, command, stage=Stage.CHAIN))
+        urls = tuple(f"http://{self.config.local_host}:{port}" for port in ports)
         self._say(
             f"chain {self.record.chain_id}: starting {_count(len(homes), 'validator')}, JSON-RPC at {', '.join(urls)}"
         )
-        self._update(rpc_urls=tuple(urls))
+        self._update(rpc_urls=urls, public_urls=tuple(f"http://{self.config.public_host}:{port}" for port in ports))
         self._note_processes()
         client = ChainClient(urls)
 

@@ -55,7 +55,9 @@ class DevnetRecord:
     chain_id: str
     """CometBFT's chain id, new at each reset."""
     rpc_urls: tuple[str, ...]
-    """JSON-RPC and the page, one a validator."""
+    """JSON-RPC and the page as this machine reaches them, one a validator."""
+    public_urls: tuple[str, ...]
+    """The same as other machines reach them."""
     storage_urls: tuple[str, ...]
     """One a storage node."""
     faucet_key: str
@@ -103,6 +105,7 @@ def load_record(home: Path) -> DevnetRecord:
             processes=tuple(NamedProcess(name=one["name"], id=ProcessId(**one["id"])) for one in raw["processes"]),
             chain_id=raw["chain_id"],
             rpc_urls=tuple(raw["rpc_urls"]),
+            public_urls=tuple(raw["public_urls"]),
             storage_urls=tuple(raw["storage_urls"]),
             faucet_key=raw["faucet_key"],
             why=raw["why"],

@@ -64,6 +64,11 @@ class DevnetConfig:
         """Host in the URLs that others are told."""
         return self.advertise or self.host
 
+    @property
+    def local_host(self) -> str:
+        """Host in the URLs that this machine's own processes use."""
+        return "127.0.0.1" if self.host == "0.0.0.0" else self.host
+
 
 def build_alloc(faucet: str, operators: tuple[str, ...]) -> dict[str, str]:
     """Return the genesis balances: address -> wei, decimal."""

@@ -28,6 +28,7 @@ def record(tmp_path: Path) -> DevnetRecord:
         processes=(NamedProcess(name="validator-0", id=get_own_id()),),
         chain_id="archipelago-00000001",
         rpc_urls=("http://127.0.0.1:8545",),
+        public_urls=("http://islands.example:8545",),
         storage_urls=("http://127.0.0.1:9100",),
         faucet_key=str(tmp_path / "faucet.key"),
     )
@@ -86,6 +87,13 @@ def test_invalid_reset_of_somebody_elses_directory(tmp_path: Path) -> None:
 def test_invalid_config_names_field_and_value(field: str, value: object, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{field} is {value}"):
         DevnetConfig(home=tmp_path, **{field: value})
+
+
+def test_open_devnet_is_told_by_its_name_and_used_by_its_loopback(tmp_path: Path) -> None:
+    config = DevnetConfig(home=tmp_path, host="0.0.0.0", advertise="islands.example")
+    assert (config.local_host, config.public_host) == ("127.0.0.1", "islands.example")
+    config = DevnetConfig(home=tmp_path)
+    assert (config.local_host, config.public_host) == ("127.0.0.1", "127.0.0.1")
 
 
 def test_genesis_balances_are_exact_decimals() -> None:
