@@ -99,7 +99,7 @@ def test_a_killed_worker_finishes_its_update_after_the_restart(net: Any, moment:
     ]
     assert fates == [UpdateFate.ACCEPTED] * info.num_rounds_total
     # gain 1 and gain 100: the last two digits are ann's inner steps in theta, each exactly once.
-    assert ann.engine.canonical.theta % 100 == ann.rules.steps * info.num_rounds_total
+    assert ann.engine.canonical.theta % 100 == ann.rules.steps * info.params.num_rounds
     assert ann.engine.residual == 0
     assert ann.engine.in_flight == ()
     commits = [args[1] for name, function, args in net.chain.sends if name == "ann" and function == "commit"]
@@ -124,7 +124,7 @@ def test_a_stop_keeps_inner_steps_that_are_not_sent(net: Any) -> None:
     ann.rules.pause.set()  # no more pauses between steps
     ann.join()
     assert ann.error is None
-    assert ann.engine.canonical.theta == 20 * net.info().num_rounds_total
+    assert ann.engine.canonical.theta == 20 * net.info().params.num_rounds
 
 
 def test_a_damaged_worker_state_is_named_and_replaced_by_a_checkpoint(net: Any, caplog: Any) -> None:

@@ -125,7 +125,7 @@ def test_an_update_that_does_not_validate_is_refused_by_all_alike(net: Any) -> N
     assert update.fate is UpdateFate.REFUSED
     assert update.reason.name == "INVALID_PAYLOAD"
     assert ann.summary.root == bob.summary.root
-    assert bob.engine.canonical.theta // 1000 == bob.rules.steps * net.info().num_rounds_total
+    assert bob.engine.canonical.theta // 1000 == bob.rules.steps * net.info().params.num_rounds
 
 
 def test_leaving_ends_the_worker(net: Any) -> None:
@@ -137,3 +137,41 @@ def test_leaving_ends_the_worker(net: Any) -> None:
     ann.join()
     assert ann.error is None
     assert ann.summary.end is LoopEnd.LEFT
+
+
+def test_two_processes_with_one_key_never_count_twice(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=6, roundBlocks=60)
+    first = net.worker("ann", gain=1, home="one", steps=4, step_seconds=0.01)
+    second = net.worker("ann", gain=1, home="two", steps=4, step_seconds=0.01)
+    first.start()
+    second.start()
+    for worker in (first, second):
+        worker.join(30)
+        assert worker.error is None, worker.error
+    assert first.summary.root == second.summary.root == net.info().head_root.hex()
+    total = net.info().num_rounds_total
+    counted = [t for t, gain in first.engine.canonical.counted]
+    assert sorted(counted) == sorted(set(counted)), "one update a round and key"
+    assert first.summary.accepted == len(counted) <= total
+
+
+def test_when_nobody_can_show_the_head_the_run_goes_back_in_the_open(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=10, roundBlocks=20, attestBlocks=10, checkpointInterval=4, recoverBlocks=40)
+    ann = net.worker("ann", steps=4, step_seconds=0.02)
+    ann.start()
+    net.wait_for(lambda: net.info().num_settled >= 6 and net.info().certified_version >= 4)
+    ann.halt()
+    shutil.rmtree(ann.home)
+    info = net.info()
+    with net.chain.lock:
+        lost = net.chain.read("Training", "updates", (net.run, info.certified_version))
+        net.chain.withheld |= {update.blob for update in lost}
+    assert lost, "a payload after the checkpoint is gone"
+    zoe = net.worker("zoe", gain=1000)
+    zoe.start()
+    zoe.join(40)
+    assert zoe.error is None, zoe.error
+    assert zoe.summary.end is LoopEnd.FINISHED
+    assert zoe.summary.root == net.info().head_root.hex()
+    (reverted,) = net.chain.inner.events("RunReverted")
+    assert reverted["toVersion"] == info.certified_version

@@ -29,7 +29,7 @@ def test_training_goes_on_while_the_chain_is_away_and_the_commit_lands_once(net:
     total = net.info().num_rounds_total
     commits = [args[1] for name, function, args in net.chain.sends if name == "ann" and function == "commit"]
     assert sorted(commits) == list(range(total))
-    assert ann.engine.canonical.theta == 10 * total * (1 + 1000)
+    assert ann.engine.canonical.theta == 10 * net.info().params.num_rounds * (1 + 1000)
 
 
 def test_a_worker_waits_for_a_chain_that_is_down_at_the_start(net: Any) -> None:
@@ -107,7 +107,7 @@ def test_a_payload_that_nobody_can_have_is_refused_and_the_run_goes_on(net: Any)
     assert update.fate is UpdateFate.REFUSED
     assert update.reason.name == "MISSING_PAYLOAD"
     # What was refused went back to error feedback and is in theta at the end, once.
-    assert bob.engine.canonical.theta // 1000 % 1000 == bob.rules.steps * net.info().num_rounds_total
+    assert bob.engine.canonical.theta // 1000 % 1000 == bob.rules.steps * net.info().params.num_rounds
 
 
 def test_of_two_members_the_one_without_the_payload_restores_from_a_checkpoint(net: Any) -> None:
