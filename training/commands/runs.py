@@ -136,6 +136,7 @@ def create(
             "a run that pays needs an allow-list, as long as there are no audits",
             next_step="add --allow ADDRESS (or --allow-listed), or leave --reward out",
         )
+    escrow_wei, bond_wei = parse_amount(escrow), parse_amount(bond)
     client = ChainClient(chain)
     sender = Sender(client, load_key(key_file))
     pace = measure_pace(client, block_seconds=block_seconds)
@@ -157,11 +158,10 @@ def create(
         checkpoint_interval=checkpoint_rounds,
         num_parts=parts,
         reward_wei=reward_wei,
-        bond_wei=parse_amount(bond),
+        bond_wei=bond_wei,
         is_allow_listed=is_allow_listed,
         min_lease_blocks=min_lease,
     )
-    escrow_wei = parse_amount(escrow)
     _check_balance(client, sender.address, escrow_wei)
     genesis = create_genesis(recipe)
     blobs = BlobClient()

@@ -1,0 +1,79 @@
+"""What ``trainer`` says and with which code it ends, without a chain (CASES 31)."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.cli import main
+
+NOWHERE = "http://127.0.0.1:1"
+"""Nothing listens on port 1."""
+
+
+def trainer(monkeypatch: Any, capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["trainer", *map(str, arguments)])
+    code = 0
+    try:
+        main()
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_key_file_is_made_once_and_only_for_its_owner(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    path = tmp_path / "worker.key"
+    code, out, _ = trainer(monkeypatch, capsys, "keys", "new", path, "--json")
+    assert code == 0
+    address = json.loads(out)["address"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    code, out, _ = trainer(monkeypatch, capsys, "keys", "show", path)
+    assert (code, out.strip()) == (0, address)
+    code, _, err = trainer(monkeypatch, capsys, "keys", "new", path)
+    assert code == 2
+    assert "exists already" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", "list"), ("run", "show", "--run", 1), ("status", "--run", 1), ("watch", "--run", 1, "--once")],
+)
+def test_no_chain_is_said_with_its_address_and_code_3(
+    monkeypatch: Any, capsys: Any, arguments: tuple[Any, ...]
+) -> None:
+    code, _, err = trainer(monkeypatch, capsys, *arguments, "--chain", NOWHERE)
+    assert code == 3
+    assert NOWHERE in err
+    assert "Traceback" not in err
+
+
+def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    key = tmp_path / "owner.key"
+    trainer(monkeypatch, capsys, "keys", "new", key)
+    create = ("run", "create", "--chain", NOWHERE, "--key-file", key)
+    for arguments, expected in (
+        ((*create, "no-such-recipe"), "tiny"),
+        ((*create, "tiny", "--reward", "1"), "--allow"),
+        ((*create, "tiny", "--escrow", "1,5"), "no amount"),
+        ((*create, "tiny", "--min-members", "9", "--max-members", "3"), "--max-members"),
+        (("run", "create", "tiny", "--key-file", tmp_path / "none.key"), "trainer keys new"),
+        (("evaluate", tmp_path), "checkpoint pull"),
+        (("join", "--run", "0", "--key-file", key), "--run"),
+    ):
+        code, _, err = trainer(monkeypatch, capsys, *arguments)
+        assert code == 2, (arguments, err)
+        assert expected in err, (arguments, err)
+
+
+def test_a_recipe_with_an_unknown_key_names_the_nearest(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('name = "x"\nsede = 1\n')
+    code, _, err = trainer(monkeypatch, capsys, "run", "create", recipe, "--key-file", tmp_path / "k")
+    assert code == 2
+    assert "seed" in err
