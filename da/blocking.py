@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from da.batch_dispersal import BatchDispersal
 from da.client import AsyncBlobClient, Dispersal, Retrieved, RetrieveReport
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Height, Tier
@@ -82,6 +83,28 @@ class BlobClient:
         return self._run(
             self._client.disperse(
                 data,
+                committee=committee,
+                genesis_hash=genesis_hash,
+                tier=tier,
+                expiry=expiry,
+                leaf_bytes=leaf_bytes,
+            )
+        )
+
+    def disperse_batch(
+        self,
+        blobs: Sequence[bytes],
+        *,
+        committee: Committee,
+        genesis_hash: bytes,
+        tier: Tier,
+        expiry: Height,
+        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+    ) -> BatchDispersal:
+        """Write many small blobs with few signatures; see ``AsyncBlobClient.disperse_batch``."""
+        return self._run(
+            self._client.disperse_batch(
+                blobs,
                 committee=committee,
                 genesis_hash=genesis_hash,
                 tier=tier,

@@ -11,11 +11,12 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from da.batch_dispersal import BatchDispersal, BatchSender
 from da.codec import decode_blob, encode_blob
 from da.core.blob import MAX_BLOB_BYTES, STRIPE_BYTES, BlobHeader, compute_blob_id, compute_shard_bytes
 from da.core.errors import (
@@ -30,7 +31,16 @@ from da.core.errors import (
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.receipt import Receipt
 from da.core.scheme import compute_scheme, is_small
-from da.core.types import BlobId, Certificate, Committee, Height, ReceiptTerms, Scheme, Seat, Tier
+from da.core.types import (
+    BlobId,
+    Certificate,
+    Committee,
+    Height,
+    ReceiptTerms,
+    Scheme,
+    Seat,
+    Tier,
+)
 from da.counting import Traffic
 from da.gathering import Gathering, cancel, sort_faults
 from da.hedging import MIN_BYTES_PER_SECOND, PATIENCE_SECONDS, compute_hedge_time
@@ -216,6 +226,36 @@ class AsyncBlobClient:
         finally:
             await cancel((feeding, gathered))
         return _certify(receipts, faults, terms, scheme)
+
+    async def disperse_batch(
+        self,
+        blobs: Sequence[bytes],
+        *,
+        committee: Committee,
+        genesis_hash: bytes,
+        tier: Tier,
+        expiry: Height,
+        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+    ) -> BatchDispersal:
+        """Disperse many blobs of at most 64 KiB, with one signature of a seat for hundreds of them.
+
+        A seat keeps a batch as a whole or not at all.
+
+        Raises:
+            NotEnoughReceipts: fewer than s seats signed some batch.
+            BlobTooLarge: nothing was sent.
+        """
+        self._warn_if_small(len(committee.seats))
+        sender = BatchSender(
+            links=self._links,
+            committee=committee,
+            genesis_hash=genesis_hash,
+            tier=tier,
+            expiry=expiry,
+            leaf_bytes=leaf_bytes,
+            deadline_seconds=self.deadline_seconds,
+        )
+        return await sender.disperse(blobs)
 
     async def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:
         """Read ``blob`` from the committee that keeps it; at most ``max_bytes`` of it.

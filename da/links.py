@@ -20,7 +20,7 @@ from da.core.errors import SeatFailed
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
-from da.protocol import PutRequest
+from da.protocol import BatchRequest, PutRequest
 from da.shard_io import Progress, ShardBody, ShardStream
 
 BULK_MIN_BYTES = 1 << 20
@@ -64,6 +64,14 @@ class SeatLinks:
             )
         return await node_calls.send_shard(
             self.get_session(), seat, request, body, terms=terms, deadline_seconds=deadline_seconds
+        )
+
+    async def send_batch(
+        self, seat: Seat, request: BatchRequest, body: ShardBody, *, message: bytes, deadline_seconds: float
+    ) -> Receipt:
+        """Put the seat's shards of a batch and return the verified receipt; raises ``SeatFailed``."""
+        return await node_calls.send_batch(
+            self.get_session(), seat, request, body, message=message, deadline_seconds=deadline_seconds
         )
 
     async def fetch_shard(

@@ -23,13 +23,15 @@ from da.protocol import (
     BODY_TYPE,
     CHUNK_BYTES,
     STATUS_PATH,
+    BatchRequest,
     PutRequest,
     decode_refusal,
+    encode_batch_path,
     encode_put,
     header_path,
     shard_path,
 )
-from da.seat_faults import check_receipt, fail, guard
+from da.seat_faults import check_receipt, check_signature, fail, guard
 from da.shard_io import Progress, ShardBody
 
 MAX_ANSWER_BYTES = 8192
@@ -110,6 +112,33 @@ async def send_shard(
         SeatFailed: no valid receipt; says why.
     """
     path, fields = encode_put(request)
+    answer = await _put(session, seat, path, fields, body, deadline_seconds)
+    return check_receipt(seat, answer, terms)
+
+
+async def send_batch(
+    session: aiohttp.ClientSession,
+    seat: Seat,
+    request: BatchRequest,
+    body: ShardBody,
+    *,
+    message: bytes,
+    deadline_seconds: float,
+) -> Receipt:
+    """Put the seat's shards of a batch and return its receipt, verified to be over ``message``; as ``send_shard``."""
+    fields = {"Content-Type": BODY_TYPE}
+    answer = await _put(session, seat, encode_batch_path(request), fields, body, deadline_seconds)
+    return check_signature(seat, answer, message, f"this batch, epoch {request.epoch}")
+
+
+async def _put(
+    session: aiohttp.ClientSession,
+    seat: Seat,
+    path: str,
+    fields: dict[str, str],
+    body: ShardBody,
+    deadline_seconds: float,
+) -> bytes:
     async with guard(seat, deadline_seconds):
         while True:
             async with session.put(
@@ -123,7 +152,7 @@ async def send_shard(
                 if response.status == 429:
                     pause_seconds = _parse_retry_after(response.headers.get("Retry-After"))
                 elif response.status == 200:
-                    return check_receipt(seat, answer, terms)
+                    return answer
                 else:
                     raise fail(seat, FaultKind.REFUSED, decode_refusal(response.status, answer))
             await asyncio.sleep(pause_seconds)

@@ -6,6 +6,7 @@ total: strange input raises ``Malformed`` and nothing else.
     PUT  /v1/blobs/{blob}/shards/{seat}?epoch=&tier=&expiry=   body: the shard; header: the blob header in hex
     GET  /v1/blobs/{blob}/shards/{seat}                        Range is understood; HEAD too
     GET  /v1/blobs/{blob}/header                               the encoded blob header
+    PUT  /v1/batches/{seat}?epoch=&tier=&expiry=               body: many small blobs' shards (da/batch.py)
     GET  /v1/status                                            JSON
     GET  /metrics                                              Prometheus
 """
@@ -29,6 +30,9 @@ SHARD_ROUTE = "/v1/blobs/{blob}/shards/{seat}"
 
 HEADER_ROUTE = "/v1/blobs/{blob}/header"
 """GET of the blob header's canonical bytes."""
+
+BATCH_ROUTE = "/v1/batches/{seat}"
+"""PUT of the shards of many small blobs for one seat, signed at once."""
 
 STATUS_PATH = "/v1/status"
 """GET of the node's state for people, JSON."""
@@ -115,6 +119,28 @@ class PutRequest:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """The terms that all blobs of a batch share."""
+
+    seat: ShardIndex
+    """Whose shards they are."""
+    epoch: Epoch
+    tier: Tier
+    expiry: Height
+
+    def terms(self, genesis_hash: bytes, blob: BlobId, size_bytes: int) -> ReceiptTerms:
+        """Return the terms of one blob of the batch."""
+        return ReceiptTerms(
+            genesis_hash=genesis_hash,
+            epoch=self.epoch,
+            blob=blob,
+            size_bytes=size_bytes,
+            tier=self.tier,
+            expiry=self.expiry,
+        )
+
+
 def shard_path(blob: BlobId, seat: int) -> str:
     """Return the path of one shard."""
     return SHARD_ROUTE.format(blob=blob.hex(), seat=seat)
@@ -157,6 +183,22 @@ def decode_put(*, blob: str, seat: str, query: Mapping[str, str], header: str | 
         tier=Tier(tier),
         expiry=Height(_decode_number(query.get("expiry"), "expiry", MAX_U64)),
         header=blob_header,
+    )
+
+
+def encode_batch_path(request: BatchRequest) -> str:
+    """Return the path of a batch, with its query."""
+    query = f"epoch={request.epoch}&tier={int(request.tier)}&expiry={request.expiry}"
+    return f"{BATCH_ROUTE.format(seat=request.seat)}?{query}"
+
+
+def decode_batch_path(*, seat: str, query: Mapping[str, str]) -> BatchRequest:
+    """Decode what ``encode_batch_path`` gives; raises ``MalformedMessage``."""
+    return BatchRequest(
+        seat=decode_seat(seat),
+        epoch=Epoch(_decode_number(query.get("epoch"), "epoch", MAX_U64)),
+        tier=Tier(_decode_number(query.get("tier"), "tier", max(Tier))),
+        expiry=Height(_decode_number(query.get("expiry"), "expiry", MAX_U64)),
     )
 
 

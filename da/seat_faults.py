@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from da.core.errors import FaultKind, Malformed, MalformedReceipt, SeatFailed, SeatFault
-from da.core.receipt import Receipt, is_receipt_valid
+from da.core.receipt import Receipt, compute_receipt_message, is_signature_valid
 from da.core.types import ReceiptTerms, Seat
 from da.protocol import decode_receipt
 
@@ -33,6 +33,16 @@ async def guard(seat: Seat, deadline_seconds: float) -> AsyncIterator[None]:
 
 def check_receipt(seat: Seat, answer: bytes, terms: ReceiptTerms) -> Receipt:
     """Return the receipt in ``answer`` when it is the seat's under ``terms``; raises ``SeatFailed``."""
+    return check_signature(
+        seat,
+        answer,
+        compute_receipt_message(terms, seat.index),
+        f"epoch {terms.epoch}, tier {int(terms.tier)}, expiry {terms.expiry}, genesis {terms.genesis_hash.hex()}",
+    )
+
+
+def check_signature(seat: Seat, answer: bytes, message: bytes, what: str) -> Receipt:
+    """Return the receipt in ``answer`` when it is the seat's over ``message``; raises ``SeatFailed``."""
     try:
         receipt = decode_receipt(answer)
     except MalformedReceipt as error:
@@ -41,11 +51,7 @@ def check_receipt(seat: Seat, answer: bytes, terms: ReceiptTerms) -> Receipt:
         raise fail(seat, FaultKind.BAD_RECEIPT, f"receipt of seat {receipt.seat}, expected {seat.index}")
     if receipt.key != seat.key:
         raise fail(seat, FaultKind.BAD_RECEIPT, f"receipt of key {receipt.key.hex()}, expected {seat.key.hex()}")
-    if not is_receipt_valid(receipt, terms, key=seat.key):
-        raise fail(
-            seat,
-            FaultKind.BAD_RECEIPT,
-            f"signature does not verify for epoch {terms.epoch}, tier {int(terms.tier)}, expiry {terms.expiry}, "
-            f"genesis {terms.genesis_hash.hex()}; is the node on this chain?",
-        )
+    if not is_signature_valid(seat.key, receipt.signature, message):
+        reason = f"signature does not verify for {what}; is the node on this chain?"
+        raise fail(seat, FaultKind.BAD_RECEIPT, reason)
     return receipt

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from da.core.receipt import Receipt, compute_receipt_message, key_proof_message
+from da.core.merkle import compute_top
+from da.core.receipt import (
+    Receipt,
+    compute_batch_message,
+    compute_receipt_leaf,
+    compute_receipt_message,
+    key_proof_message,
+)
 from da.core.types import ReceiptTerms, ShardIndex
 
 
@@ -16,6 +25,13 @@ def get_public_key(key: Ed25519PrivateKey) -> bytes:
 def sign_receipt(key: Ed25519PrivateKey, terms: ReceiptTerms, seat: ShardIndex) -> Receipt:
     """Promise to keep the shard of ``seat`` under ``terms``; call it only when the bytes are durable."""
     signature = key.sign(compute_receipt_message(terms, seat))
+    return Receipt(seat=seat, key=get_public_key(key), signature=signature)
+
+
+def sign_batch(key: Ed25519PrivateKey, terms: Sequence[ReceiptTerms], seat: ShardIndex) -> Receipt:
+    """Promise to keep the shards of ``seat`` of all blobs under their ``terms``, with one signature."""
+    top = compute_top([compute_receipt_leaf(each) for each in terms])
+    signature = key.sign(compute_batch_message(top, len(terms), seat))
     return Receipt(seat=seat, key=get_public_key(key), signature=signature)
 
 

@@ -5,7 +5,7 @@ Verification is integers and one ed25519 check a seat, with one error class per 
 
 Layout, big-endian::
 
-    offset   0  u8       version, 1
+    offset   0  u8       version, 1 for one blob, 2 for a blob of a batch
              1  32       genesis hash
             33  u64      committee epoch
             41  32       blob id
@@ -14,6 +14,12 @@ Layout, big-endian::
             82  u64      expiry height
             90  u64      bitmap: bit i stands for seat i
             98  b x 64   signatures by ascending seat, b = number of bits set
+
+Version 2 has before the signatures::
+
+            98  u32      index of the blob in the batch
+           102  u32      number of blobs of the batch, 1 .. 4096
+           106  p x 32   siblings, from the leaf upwards; index and number say how many
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from itertools import pairwise
 
 from da.core.blob import MAX_BLOB_BYTES
 from da.core.errors import (
+    BadBatchPath,
     CertificateExpired,
     DuplicateSeat,
     ForgedSignature,
@@ -31,17 +38,31 @@ from da.core.errors import (
     WrongEpoch,
     WrongGenesis,
 )
-from da.core.receipt import SIGNATURE_BYTES, compute_receipt_message, is_signature_valid
+from da.core.hashing import HASH_BYTES
+from da.core.merkle import compute_num_siblings, compute_path_top
+from da.core.receipt import (
+    MAX_BATCH_BLOBS,
+    SIGNATURE_BYTES,
+    compute_batch_message,
+    compute_receipt_leaf,
+    compute_receipt_message,
+    is_signature_valid,
+)
 from da.core.scheme import MAX_SEATS, compute_scheme
-from da.core.types import BlobId, Certificate, Committee, Epoch, Height, ReceiptTerms, ShardIndex, Tier
+from da.core.types import BatchPlace, BlobId, Certificate, Committee, Epoch, Height, ReceiptTerms, ShardIndex, Tier
 
 CERTIFICATE_VERSION = 1
-"""The only certificate format so far."""
+"""Every seat signed this blob."""
 
-MAX_CERTIFICATE_BYTES = 98 + MAX_SEATS * SIGNATURE_BYTES
-"""All 64 seats have signed."""
+BATCH_VERSION = 2
+"""Every seat signed a batch with this blob in it."""
+
+MAX_CERTIFICATE_BYTES = 106 + 12 * HASH_BYTES + MAX_SEATS * SIGNATURE_BYTES
+"""All 64 seats have signed a batch of 4,096 blobs."""
 
 _FIXED_BYTES = 98
+
+_BATCH_BYTES = 8
 
 
 def encode_certificate(certificate: Certificate) -> bytes:
@@ -61,7 +82,7 @@ def encode_certificate(certificate: Certificate) -> bytes:
             raise MalformedCertificate(f"a signature of {len(signature)} bytes, expected {SIGNATURE_BYTES}")
     return b"".join(
         (
-            bytes((CERTIFICATE_VERSION,)),
+            bytes((CERTIFICATE_VERSION if certificate.batch is None else BATCH_VERSION,)),
             terms.genesis_hash,
             terms.epoch.to_bytes(8, "big"),
             terms.blob,
@@ -69,6 +90,7 @@ def encode_certificate(certificate: Certificate) -> bytes:
             int(terms.tier).to_bytes(1, "big"),
             terms.expiry.to_bytes(8, "big"),
             sum(1 << seat for seat in seats).to_bytes(8, "big"),
+            _encode_batch(certificate.batch),
             *(signature for _, signature in certificate.signatures),
         )
     )
@@ -79,8 +101,8 @@ def decode_certificate(data: bytes) -> Certificate:
     if len(data) < _FIXED_BYTES:
         raise MalformedCertificate(f"{len(data)} bytes, expected at least {_FIXED_BYTES}")
     data = bytes(data)
-    if data[0] != CERTIFICATE_VERSION:
-        raise MalformedCertificate(f"version {data[0]}, expected {CERTIFICATE_VERSION}")
+    if data[0] not in (CERTIFICATE_VERSION, BATCH_VERSION):
+        raise MalformedCertificate(f"version {data[0]}, expected {CERTIFICATE_VERSION} or {BATCH_VERSION}")
     size_bytes = int.from_bytes(data[73:81], "big")
     if size_bytes > MAX_BLOB_BYTES:
         raise MalformedCertificate(f"blob of {size_bytes} bytes, at most {MAX_BLOB_BYTES}")
@@ -88,9 +110,10 @@ def decode_certificate(data: bytes) -> Certificate:
         raise MalformedCertificate(f"tier {data[81]}, expected 0 to {max(Tier)}")
     bitmap = int.from_bytes(data[90:98], "big")
     seats = [seat for seat in range(MAX_SEATS) if bitmap >> seat & 1]
-    if len(data) != _FIXED_BYTES + len(seats) * SIGNATURE_BYTES:
+    batch, signatures_at = _decode_batch(data) if data[0] == BATCH_VERSION else (None, _FIXED_BYTES)
+    if len(data) != signatures_at + len(seats) * SIGNATURE_BYTES:
         raise MalformedCertificate(
-            f"{len(data)} bytes, expected {_FIXED_BYTES + len(seats) * SIGNATURE_BYTES} for {len(seats)} signatures"
+            f"{len(data)} bytes, expected {signatures_at + len(seats) * SIGNATURE_BYTES} for {len(seats)} signatures"
         )
     return Certificate(
         terms=ReceiptTerms(
@@ -103,8 +126,9 @@ def decode_certificate(data: bytes) -> Certificate:
         ),
         signatures=tuple(
             (ShardIndex(seat), data[start : start + SIGNATURE_BYTES])
-            for seat, start in zip(seats, range(_FIXED_BYTES, len(data), SIGNATURE_BYTES), strict=True)
+            for seat, start in zip(seats, range(signatures_at, len(data), SIGNATURE_BYTES), strict=True)
         ),
+        batch=batch,
     )
 
 
@@ -119,6 +143,7 @@ def verify_certificate(certificate: Certificate, committee: Committee, *, genesi
         CertificateExpired: the expiry is not above ``height``.
         DuplicateSeat, UnknownSeat: a seat twice, or outside the committee.
         NotEnoughSignatures: fewer than the s of the committee's scheme.
+        BadBatchPath: the path to the batch has a wrong length.
         ForgedSignature: a signature that is not its seat's; one is enough to refuse.
     """
     terms = certificate.terms
@@ -139,7 +164,47 @@ def verify_certificate(certificate: Certificate, committee: Committee, *, genesi
     scheme = compute_scheme(num_seats)
     if len(seen) < scheme.num_signatures:
         raise NotEnoughSignatures(expected=scheme.num_signatures, got=len(seen))
+    top = None if certificate.batch is None else _compute_batch_top(terms, certificate.batch)
     for seat, signature in certificate.signatures:
         key = committee.seats[seat].key
-        if not is_signature_valid(key, signature, compute_receipt_message(terms, seat)):
+        if certificate.batch is None or top is None:
+            message = compute_receipt_message(terms, seat)
+        else:
+            message = compute_batch_message(top, certificate.batch.num_blobs, seat)
+        if not is_signature_valid(key, signature, message):
             raise ForgedSignature(seat=seat, key=key)
+
+
+def _compute_batch_top(terms: ReceiptTerms, place: BatchPlace) -> bytes:
+    expected = compute_num_siblings(place.index, place.num_blobs)
+    if not 0 <= place.index < place.num_blobs <= MAX_BATCH_BLOBS or len(place.siblings) != expected:
+        raise BadBatchPath(index=place.index, num_blobs=place.num_blobs, expected=expected, got=len(place.siblings))
+    return compute_path_top(compute_receipt_leaf(terms), place.index, place.num_blobs, place.siblings)
+
+
+def _encode_batch(place: BatchPlace | None) -> bytes:
+    if place is None:
+        return b""
+    if (
+        not 0 <= place.index < place.num_blobs <= MAX_BATCH_BLOBS
+        or len(place.siblings) != compute_num_siblings(place.index, place.num_blobs)
+        or any(len(sibling) != HASH_BYTES for sibling in place.siblings)
+    ):
+        raise MalformedCertificate(
+            f"blob {place.index} of a batch of {place.num_blobs} (at most {MAX_BATCH_BLOBS}) with a path of "
+            f"{len(place.siblings)} hashes"
+        )
+    return place.index.to_bytes(4, "big") + place.num_blobs.to_bytes(4, "big") + b"".join(place.siblings)
+
+
+def _decode_batch(data: bytes) -> tuple[BatchPlace, int]:
+    """Return the place and where the signatures start."""
+    path_at = _FIXED_BYTES + _BATCH_BYTES
+    index, num_blobs = int.from_bytes(data[98:102], "big"), int.from_bytes(data[102:106], "big")
+    if len(data) < path_at or not index < num_blobs <= MAX_BATCH_BLOBS:
+        raise MalformedCertificate(f"blob {index} of a batch of {num_blobs}, at most {MAX_BATCH_BLOBS}")
+    stop = path_at + compute_num_siblings(index, num_blobs) * HASH_BYTES
+    if len(data) < stop:
+        raise MalformedCertificate(f"{len(data)} bytes, expected at least {stop}")
+    siblings = tuple(data[at : at + HASH_BYTES] for at in range(path_at, stop, HASH_BYTES))
+    return BatchPlace(index=index, num_blobs=num_blobs, siblings=siblings), stop

@@ -20,7 +20,7 @@
     +-- InvalidCertificate
     |   +-- WrongGenesis  WrongEpoch  CertificateExpired
     |   +-- NotEnoughSignatures  DuplicateSeat  UnknownSeat
-    |   `-- ForgedSignature
+    |   `-- ForgedSignature  BadBatchPath
     +-- SeatFailed                 one seat was of no use; carries its SeatFault
     +-- DisperseFailed
     |   `-- NotEnoughReceipts      names every seat that did not sign, and why
@@ -192,6 +192,17 @@ class ForgedSignature(InvalidCertificate):
         super().__init__(f"signature of seat {seat} does not verify under key {key.hex()}")
         self.seat = seat
         self.key = key
+
+
+class BadBatchPath(InvalidCertificate):
+    """The path of a blob to its batch has a wrong length."""
+
+    def __init__(self, *, index: int, num_blobs: int, expected: int, got: int) -> None:
+        super().__init__(f"blob {index} of a batch of {num_blobs} has a path of {got} hashes, expected {expected}")
+        self.index = index
+        self.num_blobs = num_blobs
+        self.expected = expected
+        self.got = got
 
 
 class FaultKind(StrEnum):

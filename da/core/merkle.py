@@ -105,10 +105,54 @@ def verify_proof(root: bytes, leaf: Buffer, proof: MerkleProof) -> None:
     expected_bytes = min(proof.leaf_bytes, proof.size_bytes - start)
     if memoryview(leaf).nbytes != expected_bytes:
         raise BadProof(f"leaf {proof.leaf_index} has {memoryview(leaf).nbytes} bytes, expected {expected_bytes}")
-    top = _compute_path_top(compute_hash(Tag.MERKLE_LEAF, leaf), proof.leaf_index, num_leaves, proof.siblings)
+    top = compute_path_top(compute_hash(Tag.MERKLE_LEAF, leaf), proof.leaf_index, num_leaves, proof.siblings)
     got = seal_root(top, size_bytes=proof.size_bytes, leaf_bytes=proof.leaf_bytes)
     if got != root:
         raise BadProof(f"leaf {proof.leaf_index} leads to root {got.hex()}, expected {root.hex()}")
+
+
+def compute_paths(hashes: Sequence[bytes]) -> list[tuple[bytes, ...]]:
+    """Return the siblings of every one of ``hashes``, from the leaf upwards, as in a proof."""
+    levels = [list(hashes)]
+    while len(levels[-1]) > 1:
+        levels.append(_compute_parents(levels[-1]))
+    return [
+        tuple(
+            level[index >> height ^ 1] for height, level in enumerate(levels[:-1]) if index >> height ^ 1 < len(level)
+        )
+        for index in range(len(hashes))
+    ]
+
+
+def compute_num_siblings(index: int, num_nodes: int) -> int:
+    """Return the length of the path of node ``index`` of ``num_nodes``."""
+    num_siblings = 0
+    while num_nodes > 1:
+        num_siblings += index ^ 1 < num_nodes
+        index >>= 1
+        num_nodes = (num_nodes + 1) >> 1
+    return num_siblings
+
+
+def compute_path_top(node: bytes, index: int, num_nodes: int, siblings: Sequence[bytes]) -> bytes:
+    """Return the top that ``siblings`` lead to from hash ``node``, number ``index`` of ``num_nodes``.
+
+    Raises:
+        BadProof: too few or too many siblings, or one of a wrong size.
+    """
+    rest = iter(siblings)
+    while num_nodes > 1:
+        if index ^ 1 < num_nodes:
+            sibling = next(rest, None)
+            if sibling is None or len(sibling) != HASH_BYTES:
+                raise BadProof(f"path of {len(siblings)} siblings is too short or has a wrong size")
+            pair = sibling + node if index & 1 else node + sibling
+            node = compute_hash(Tag.MERKLE_NODE, pair)
+        index >>= 1
+        num_nodes = (num_nodes + 1) >> 1
+    if next(rest, None) is not None:
+        raise BadProof(f"path of {len(siblings)} siblings is too long")
+    return node
 
 
 def verify_path(top: bytes, node: bytes, index: int, num_nodes: int, siblings: Sequence[bytes]) -> None:
@@ -117,7 +161,7 @@ def verify_path(top: bytes, node: bytes, index: int, num_nodes: int, siblings: S
     Raises:
         BadProof: it is not.
     """
-    got = _compute_path_top(node, index, num_nodes, siblings)
+    got = compute_path_top(node, index, num_nodes, siblings)
     if got != top:
         raise BadProof(f"node {index} leads to {got.hex()}, expected {top.hex()}")
 
@@ -208,19 +252,3 @@ def _compute_parents(level: Sequence[bytes]) -> list[bytes]:
     if len(level) % 2:
         parents.append(level[-1])
     return parents
-
-
-def _compute_path_top(node: bytes, index: int, num_nodes: int, siblings: Sequence[bytes]) -> bytes:
-    rest = iter(siblings)
-    while num_nodes > 1:
-        if index ^ 1 < num_nodes:
-            sibling = next(rest, None)
-            if sibling is None or len(sibling) != HASH_BYTES:
-                raise BadProof(f"path of {len(siblings)} siblings is too short or has a wrong size")
-            pair = sibling + node if index & 1 else node + sibling
-            node = compute_hash(Tag.MERKLE_NODE, pair)
-        index >>= 1
-        num_nodes = (num_nodes + 1) >> 1
-    if next(rest, None) is not None:
-        raise BadProof(f"path of {len(siblings)} siblings is too long")
-    return node

@@ -12,6 +12,15 @@ Preimage, big-endian, hashed in the domain ``Tag.RECEIPT``::
            80  u16  seat
            82  u8   tier
            83  u64  expiry height
+
+A batch of blobs is signed at once. Its leaves are ``Tag.RECEIPT_LEAF`` over the same layout without the seat, its
+nodes those of da/core/merkle.py, and what a seat signs is ``Tag.RECEIPT_BATCH`` over::
+
+    offset  0  32   top of the tree
+           32  u32  number of blobs, 1 .. 4096
+           36  u16  seat
+
+So one path serves the signatures of all seats.
 """
 
 from __future__ import annotations
@@ -29,6 +38,9 @@ KEY_BYTES = 32
 
 SIGNATURE_BYTES = 64
 """An ed25519 signature."""
+
+MAX_BATCH_BLOBS = 4096
+"""Blobs of one batch: paths stay below 13 hashes."""
 
 ADDRESS_BYTES = 20
 """A chain address."""
@@ -58,6 +70,24 @@ def compute_receipt_message(terms: ReceiptTerms, seat: ShardIndex) -> bytes:
         int(terms.tier).to_bytes(1, "big"),
         terms.expiry.to_bytes(8, "big"),
     )
+
+
+def compute_receipt_leaf(terms: ReceiptTerms) -> bytes:
+    """Return the leaf of a blob in a batch."""
+    return compute_hash(
+        Tag.RECEIPT_LEAF,
+        terms.genesis_hash,
+        terms.epoch.to_bytes(8, "big"),
+        terms.blob,
+        terms.size_bytes.to_bytes(8, "big"),
+        int(terms.tier).to_bytes(1, "big"),
+        terms.expiry.to_bytes(8, "big"),
+    )
+
+
+def compute_batch_message(top: bytes, num_blobs: int, seat: ShardIndex) -> bytes:
+    """Return the 32 bytes that ``seat`` signs for a batch (layout above)."""
+    return compute_hash(Tag.RECEIPT_BATCH, top, num_blobs.to_bytes(4, "big"), seat.to_bytes(2, "big"))
 
 
 def key_proof_message(genesis_hash: bytes, operator_address: bytes) -> bytes:

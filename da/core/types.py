@@ -86,6 +86,18 @@ class ReceiptTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlace:
+    """Where a blob stands in a batch that every seat signed once."""
+
+    index: int
+    """Position, 0 .. num_blobs - 1."""
+    num_blobs: int
+    """Blobs of the batch, 1 .. 4096."""
+    siblings: tuple[bytes, ...]
+    """Merkle path from the blob's terms to the top of the batch, from the leaf upwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """Enough receipts of one committee for one blob."""
 
@@ -93,3 +105,5 @@ class Certificate:
     """What all of them signed (each with its own seat index)."""
     signatures: tuple[tuple[ShardIndex, bytes], ...]
     """(seat, 64-byte ed25519 signature), by ascending seat, each seat at most once."""
+    batch: BatchPlace | None = None
+    """Where the signatures are over a batch; None: they are over this blob alone."""

@@ -11,22 +11,25 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from da.batch import decode_batch
 from da.codec import compute_shard_root
 from da.core.blob import BlobHeader, encode_header
 from da.core.errors import BadEncoding
 from da.core.types import Committee, Epoch, Height, ReceiptTerms, Seat, ShardIndex, Tier
 from da.folding import EncodingCheck
 from da.protocol import (
+    BATCH_ROUTE,
     BLOB_HEADER_FIELD,
     HEADER_ROUTE,
     SHARD_ROUTE,
     PutRequest,
     Refusal,
+    decode_batch_path,
     decode_put,
     encode_receipt,
     encode_refusal,
 )
-from da.signing import get_public_key, sign_receipt
+from da.signing import get_public_key, sign_batch, sign_receipt
 
 GENESIS = bytes(range(32))
 EPOCH = Epoch(7)
@@ -64,12 +67,14 @@ class FakeNode:
     header_fault: Callable[[web.Request], Awaitable[web.StreamResponse | None]] | None = None
     num_body_bytes: int = 0
     num_gets: int = 0
+    num_batches: int = 0
     url: str = ""
 
     def make_app(self) -> web.Application:
         app = web.Application(client_max_size=2**30)
         app.router.add_put(SHARD_ROUTE, self._put, expect_handler=self._expect)
         app.router.add_get(SHARD_ROUTE, self._get)
+        app.router.add_put(BATCH_ROUTE, self._put_batch)
         app.router.add_get(HEADER_ROUTE, self._get_header)
         return app
 
@@ -114,6 +119,23 @@ class FakeNode:
         self.shards[put.blob.hex()] = body
         self.headers[put.blob.hex()] = put.header
         return web.Response(body=self.sign(put), content_type="application/json")
+
+    async def _put_batch(self, request: web.Request) -> web.StreamResponse:
+        if self.put_fault is not None and (answer := await self.put_fault(request)) is not None:
+            return answer
+        batch = decode_batch_path(seat=request.match_info["seat"], query=request.query)
+        entries = decode_batch(await request.read())
+        for entry in entries:
+            root = compute_shard_root(entry.shard, leaf_bytes=entry.header.leaf_bytes)
+            if root != entry.header.shard_roots[self.index]:
+                return refuse(422, Refusal.ROOT_MISMATCH, entry.blob.hex())
+        for entry in entries:
+            self.shards[entry.blob.hex()] = bytes(entry.shard)
+            self.headers[entry.blob.hex()] = entry.header
+        terms = [batch.terms(self.genesis, entry.blob, entry.header.size_bytes) for entry in entries]
+        self.num_batches += 1
+        receipt = sign_batch(make_key(self.index), terms, batch.seat)
+        return web.Response(body=encode_receipt(receipt), content_type="application/json")
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         self.num_gets += 1
