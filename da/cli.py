@@ -30,6 +30,7 @@ from da.core.types import Height, Tier
 from da.kernel import get_kernel
 from da.protocol import decode_blob_id
 from da.recovery import recover_blob
+from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
 
 SELFTEST_BYTES = 1 << 20
@@ -39,6 +40,10 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Erasure-code
 
 CommitteeOption = Annotated[Path, typer.Option("--committee", help="JSON file with epoch, genesisHash and seats.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--key", help="File with the key that seals the bytes; see keygen."),
+]
 DeadlineOption = Annotated[float, typer.Option("--deadline", help="Seconds to wait for one seat.")]
 
 
@@ -56,13 +61,15 @@ def disperse(
     tier: Annotated[str, typer.Option(help="temporary, hot or cold.")] = "temporary",
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Where to write the certificate.")] = None,
     small_leaves: Annotated[bool, typer.Option(help="1 KiB leaves instead of 64 KiB, for proofs on chain.")] = False,
+    encrypt: KeyOption = None,
     deadline: DeadlineOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Disperse FILE and print its blob id and certificate."""
     with _explain(as_json):
         target = _read_committee(committee)
-        with FileSource(file) as source, BlobClient(deadline_seconds=deadline) as client:
+        with FileSource(file) as plain, BlobClient(deadline_seconds=deadline) as client:
+            source = plain if encrypt is None else SealedSource(plain, load_secret(encrypt))
             dispersal = client.disperse_stream(
                 source,
                 committee=target.committee,
@@ -93,6 +100,7 @@ def retrieve(
     out: Annotated[Path, typer.Option("-o", "--out", help="Where to write the bytes.")],
     committee: CommitteeOption,
     max_bytes: Annotated[int, typer.Option(help="Refuse a larger blob.", min=0)] = MAX_BLOB_BYTES,
+    decrypt: KeyOption = None,
     deadline: DeadlineOption = 30.0,
     as_json: JsonOption = False,
 ) -> None:
@@ -100,9 +108,16 @@ def retrieve(
     with _explain(as_json):
         target = _read_committee(committee)
         with BlobClient(deadline_seconds=deadline) as client:
-            report = client.retrieve_to_file(
-                decode_blob_id(blob.removeprefix("0x")), out, committee=target.committee, max_bytes=max_bytes
-            )
+            blob_id = decode_blob_id(blob.removeprefix("0x"))
+            key = None if decrypt is None else load_secret(decrypt)
+            path = out if key is None else out.with_name(f".{out.name}.{secrets.token_hex(4)}.sealed")
+            report = client.retrieve_to_file(blob_id, path, committee=target.committee, max_bytes=max_bytes)
+            if key is not None:
+                try:
+                    with FileSource(path) as sealed:
+                        unseal_file(sealed, out, key)
+                finally:
+                    path.unlink()
             answer = {
                 "file": str(out),
                 "sizeBytes": out.stat().st_size,
@@ -137,6 +152,16 @@ def selftest(
         _print(answer, as_json)
     if not is_equal:
         raise typer.Exit(1)
+
+
+@app.command()
+def keygen(
+    out: Annotated[Path, typer.Argument(help="File to make; without it, sealed bytes are lost.")],
+) -> None:
+    """Make a key that seals blobs."""
+    with _explain(False):
+        create_secret(out)
+        typer.echo(f"wrote {out}, mode 0600; keep a copy, nobody else has one")
 
 
 @app.command()

@@ -13,7 +13,8 @@
     |   +-- MalformedCertificate
     |   +-- MalformedReceipt
     |   +-- MalformedProof
-    |   `-- MalformedMessage       a request or an answer of the node's HTTP API
+    |   +-- MalformedMessage       a request or an answer of the node's HTTP API
+    |   `-- MalformedSecret        a key file
     +-- BadProof                   a leaf that is not under the root
     +-- BadEncoding                a shard that is off the code, by its fold; a node signs nothing
     +-- FoldsMissing               a header without folds whose shards are too long for that
@@ -30,6 +31,7 @@
         +-- WrongShardLength       a shard that can't belong to a blob of this size
         +-- TooManyErrors          without proofs: further from the code than parity reaches
         +-- WrongDigest            ... and what came out is not what was meant
+        +-- SealBroken             bytes that the key does not open
         `-- InconsistentBlob       the encoder was wrong: the same verdict for every reader
 """
 
@@ -100,6 +102,10 @@ class MalformedProof(Malformed):
 
 class MalformedMessage(Malformed):
     """A request or an answer of the node's HTTP API that says nothing."""
+
+
+class MalformedSecret(Malformed):
+    """No key of the owner's; the message holds nothing of it."""
 
 
 class BadProof(DataAvailabilityError):
@@ -286,6 +292,14 @@ class NotEnoughShards(RetrieveFailed):
         self.expected = expected
         self.got = got
         self.faults = faults
+
+
+class SealBroken(RetrieveFailed):
+    """Sealed bytes do not open."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"sealed blob: {reason}")
+        self.reason = reason
 
 
 class WrongShardLength(RetrieveFailed):

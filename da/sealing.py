@@ -1,0 +1,170 @@
+"""Encryption before coding: AES-256-GCM with a key that never leaves the client (da/SPEC.md, *Sealed blobs*).
+
+Every sealed blob has a key of its own, from the owner's key and a random salt, so segments may simply be counted.
+Invariant: what ``unseal`` returns is what was sealed, whole and in order, or it raises.
+
+Layout, big-endian::
+
+    offset 0  4    magic, "AGS1"
+           4  16   salt
+          20  u64  size of the plain bytes
+          28       segments: up to 1 MiB of cipher text and a tag of 16 bytes; one at least
+
+Key: hash(SEAL, owner's key || salt). Nonce: segment number, 12 bytes. Associated data: the first 28 bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from da.core.errors import MalformedSecret, SealBroken
+from da.core.hashing import Tag, compute_hash
+from da.slabs import MemorySource, Source
+
+KEY_BYTES = 32
+"""AES-256."""
+
+SALT_BYTES = 16
+"""Random for each blob; two of 2^48 blobs are equal with 2^-33."""
+
+SEGMENT_BYTES = 1 << 20
+"""Plain bytes that are authenticated together."""
+
+TAG_BYTES = 16
+"""Of AES-GCM."""
+
+HEADER_BYTES = 28
+"""Magic, salt and size."""
+
+MAGIC = b"AGS1"
+"""First bytes of a sealed blob; names the version."""
+
+
+def compute_sealed_bytes(size_bytes: int) -> int:
+    """Return the size of a sealed blob with ``size_bytes`` plain bytes."""
+    return HEADER_BYTES + size_bytes + _count_segments(size_bytes) * TAG_BYTES
+
+
+class SealedSource:
+    """Another source, encrypted; reading the same bytes twice gives the same bytes."""
+
+    def __init__(self, plain: Source, key: bytes, *, salt: bytes | None = None) -> None:
+        """Seal ``plain`` under the owner's ``key``; ``salt`` is for tests, and must never repeat."""
+        salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+        self._plain = plain
+        self._header = MAGIC + salt + plain.size_bytes.to_bytes(8, "big")
+        self._cipher = _make_cipher(key, salt)
+        self.size_bytes = compute_sealed_bytes(plain.size_bytes)
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """See ``Source``."""
+        at = 0
+        if start < HEADER_BYTES:
+            part = self._header[start : start + len(buffer)]
+            buffer[: len(part)] = part
+            at = len(part)
+        while at < len(buffer):
+            index, offset = divmod(start + at - HEADER_BYTES, SEGMENT_BYTES + TAG_BYTES)
+            part = self._seal_segment(index)[offset : offset + len(buffer) - at]
+            buffer[at : at + len(part)] = part
+            at += len(part)
+
+    def _seal_segment(self, index: int) -> bytes:
+        plain_at = index * SEGMENT_BYTES
+        plain = bytearray(min(SEGMENT_BYTES, self._plain.size_bytes - plain_at))
+        self._plain.read_into(plain_at, memoryview(plain))
+        return self._cipher.encrypt(index.to_bytes(12, "big"), plain, self._header)
+
+
+def iterate_unsealed(sealed: Source, key: bytes) -> Iterator[bytes]:
+    """Yield the plain bytes, segment by segment, each authenticated.
+
+    Raises:
+        SealBroken: another key, or not what was sealed.
+    """
+    if sealed.size_bytes < HEADER_BYTES + TAG_BYTES:
+        raise SealBroken(f"{sealed.size_bytes} bytes are too few")
+    header = bytearray(HEADER_BYTES)
+    sealed.read_into(0, memoryview(header))
+    size_bytes = int.from_bytes(header[20:28], "big")
+    if header[:4] != MAGIC:
+        raise SealBroken("the blob is not sealed: read it without a key")
+    if compute_sealed_bytes(size_bytes) != sealed.size_bytes:
+        raise SealBroken(f"{sealed.size_bytes} bytes, expected {compute_sealed_bytes(size_bytes)}")
+    cipher = _make_cipher(key, bytes(header[4:20]))
+    for index in range(_count_segments(size_bytes)):
+        segment = bytearray(min(SEGMENT_BYTES, size_bytes - index * SEGMENT_BYTES) + TAG_BYTES)
+        sealed.read_into(HEADER_BYTES + index * (SEGMENT_BYTES + TAG_BYTES), memoryview(segment))
+        try:
+            yield cipher.decrypt(index.to_bytes(12, "big"), segment, bytes(header))
+        except InvalidTag as error:
+            raise SealBroken(f"segment {index} does not open: another key, or altered bytes") from error
+
+
+def seal(data: bytes | bytearray | memoryview, key: bytes) -> bytes:
+    """Return ``data`` encrypted under ``key``."""
+    source = SealedSource(MemorySource(data), key)
+    sealed = bytearray(source.size_bytes)
+    source.read_into(0, memoryview(sealed))
+    return bytes(sealed)
+
+
+def unseal(sealed: bytes | bytearray | memoryview, key: bytes) -> bytes:
+    """Return what was sealed; raises ``SealBroken``."""
+    return b"".join(iterate_unsealed(MemorySource(sealed), key))
+
+
+def unseal_file(sealed: Source, path: Path, key: bytes) -> None:
+    """Write the plain bytes to ``path``, which appears when all of them are authenticated; raises ``SealBroken``."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
+            for segment in iterate_unsealed(sealed, key):
+                file.write(segment)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load_secret(path: Path) -> bytes:
+    """Read a key file: 64 hex digits on one line, for nobody else's eyes.
+
+    Raises:
+        MalformedSecret: it holds something else, or others may read it.
+    """
+    mode = path.stat().st_mode & 0o077
+    if mode:
+        raise MalformedSecret(f"others may read {path} (mode {mode:03o}); chmod 600 it")
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip().removeprefix("0x"))
+    except ValueError as error:
+        raise MalformedSecret(f"{path} is not hex; expected {2 * KEY_BYTES} hex digits") from error
+    if len(key) != KEY_BYTES:
+        raise MalformedSecret(f"{path} has {len(key)} bytes, expected {KEY_BYTES}")
+    return key
+
+
+def create_secret(path: Path) -> bytes:
+    """Make a new key file and return the key; raises ``FileExistsError``."""
+    key = secrets.token_bytes(KEY_BYTES)
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(key.hex() + "\n")
+    return key
+
+
+def _make_cipher(key: bytes, salt: bytes) -> AESGCM:
+    if len(key) != KEY_BYTES or len(salt) != SALT_BYTES:
+        raise MalformedSecret(f"key of {len(key)} and salt of {len(salt)} bytes, expected {KEY_BYTES} and {SALT_BYTES}")
+    return AESGCM(compute_hash(Tag.SEAL, key, salt))
+
+
+def _count_segments(size_bytes: int) -> int:
+    return max(1, -(-size_bytes // SEGMENT_BYTES))
