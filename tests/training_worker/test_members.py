@@ -156,13 +156,14 @@ def test_two_processes_with_one_key_never_count_twice(net: Any) -> None:
 
 
 def test_when_nobody_can_show_the_head_the_run_goes_back_in_the_open(net: Any) -> None:
-    net.create_run(minMembers=1, numRounds=10, roundBlocks=20, attestBlocks=10, checkpointInterval=4, recoverBlocks=40)
-    ann = net.worker("ann", steps=4, step_seconds=0.02)
+    net.create_run(minMembers=1, numRounds=14, roundBlocks=20, attestBlocks=10, checkpointInterval=4, recoverBlocks=40)
+    ann = net.worker("ann", steps=4, step_seconds=0.04)
     ann.start()
-    net.wait_for(lambda: net.info().num_settled >= 6 and net.info().certified_version >= 4)
+    net.wait_for(lambda: net.info().num_settled == net.info().certified_version + 2 >= 6)
     ann.halt()
     shutil.rmtree(ann.home)
     info = net.info()
+    assert info.num_settled > info.certified_version
     with net.chain.lock:
         lost = net.chain.read("Training", "updates", (net.run, info.certified_version))
         net.chain.withheld |= {update.blob for update in lost}
