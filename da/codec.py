@@ -22,7 +22,7 @@ from da.core.blob import (
 )
 from da.core.errors import BlobTooLarge, Inconsistency, InconsistentBlob, NotEnoughShards
 from da.core.matrix import compute_parity_rows, compute_recovery_rows
-from da.core.merkle import RootBuilder
+from da.core.merkle import BULK_LEAF_BYTES, RootBuilder
 from da.core.types import BlobId, ShardRoot
 from da.folding import fold_pieces, make_seed
 from da.kernel import Kernel, get_kernel
@@ -30,8 +30,8 @@ from da.memory import BufferPool, allocate
 
 Buffer = bytes | bytearray | memoryview
 
-HASH_BLOCK_BYTES = 128 * 1024
-"""Bytes of each shard that a writer codes and hashes at once: twelve of them stay in a second-level cache."""
+CACHE_BYTES = 1536 * 1024
+"""Of all shards together that a writer codes and hashes at once: three quarters of a second-level cache of 2 MiB."""
 
 CHECK_BLOCK_BYTES = 256 * 1024
 """Bytes of each shard that a reader re-encodes and hashes at once; k + m of them fit a second-level cache."""
@@ -110,12 +110,13 @@ class ShardHasher:
     ) -> None:
         """Fill ``parity`` from the k data ``pieces`` of the next stripe, and hash all n."""
         if executor is None:
-            for start in range(0, len(pieces[0]), HASH_BLOCK_BYTES):
-                stop = min(start + HASH_BLOCK_BYTES, len(pieces[0]))
-                inputs, outputs = [p[start:stop] for p in pieces], [p[start:stop] for p in parity]
-                self._kernel.multiply(self._rows, inputs, outputs)
-                for builder, block in zip(self._builders, (*inputs, *outputs), strict=True):
-                    builder.update(block)
+            product = self._kernel.bind(self._rows, pieces, parity)
+            block_bytes = _compute_block_bytes(len(self._builders))
+            for start in range(0, len(pieces[0]), block_bytes):
+                stop = min(start + block_bytes, len(pieces[0]))
+                product(start, stop)
+                for builder, piece in zip(self._builders, (*pieces, *parity), strict=True):
+                    builder.update(piece[start:stop])
             return
         self._kernel.multiply(self._rows, pieces, parity)
         for _ in executor.map(RootBuilder.update, self._builders, (*pieces, *parity)):
@@ -204,6 +205,11 @@ def cut_stripe(stripe: memoryview, num_data: int) -> list[memoryview]:
             piece = memoryview(bytes(piece) + bytes(piece_bytes - len(piece)))
         pieces.append(piece)
     return pieces
+
+
+def _compute_block_bytes(num_shards: int) -> int:
+    """Return the columns that are coded and hashed at once: whole leaves, and all shards within the cache."""
+    return max(1, CACHE_BYTES // num_shards // BULK_LEAF_BYTES) * BULK_LEAF_BYTES
 
 
 def _choose_shards(header: BlobHeader, shards: Mapping[int, Buffer]) -> dict[int, memoryview]:
