@@ -10,6 +10,7 @@ from typing import Any
 from chain.core.contracts.params import ContractParams
 from chain.core.contracts.registry import SYSTEM_CONTRACTS, initialise_contracts
 from chain.core.errors import InvalidGenesis
+from chain.core.evm.layout import SYSTEM_CODE, set_code
 from chain.core.executor import Contracts
 from chain.core.genesis import Genesis, process_genesis
 from chain.core.state import Overlay
@@ -35,6 +36,9 @@ def process_system_genesis(state: Overlay, genesis: Genesis) -> None:
         raise InvalidGenesis(str(error)) from error
     process_genesis(state, genesis)
     initialise_contracts(state, parameters)
+    for contract in SYSTEM_CONTRACTS:
+        # Solidity looks for code before it calls; nothing ever runs this.
+        set_code(state, contract.address, SYSTEM_CODE)
 
 
 def _to_camel(name: str) -> str:

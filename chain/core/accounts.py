@@ -1,7 +1,9 @@
-"""Accounts: nonce and balance under one key each (yellow paper, 4.1).
+"""Accounts: nonce, balance and code hash under one key each (yellow paper, 4.1).
 
-Layout of the value, big-endian: nonce u64, balance u256.  An account that is all zero has no key.
-Invariant: money moves only through ``transfer``, ``credit`` and ``debit``.
+Layout of the value, big-endian: nonce u64, balance u256, then of a contract the keccak256 of its code.  An account
+that is all zero has no key.  The code itself and a contract's slots lie under keys of their own
+(``chain.core.evm.layout``).  Invariant: money moves only through ``transfer``, ``credit`` and ``debit``, and
+through the EVM's own ``set_balance``, which reports what it burned.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ ACCOUNT_PREFIX = b"a/"
 
 _NONCE_BYTES = 8
 _BALANCE_BYTES = 32
+_PLAIN_BYTES = _NONCE_BYTES + _BALANCE_BYTES
+"""Length of an account without code."""
 
 
 class InsufficientBalance(Exception):
@@ -27,48 +31,54 @@ class InsufficientBalance(Exception):
         self.got = got
 
 
-def get_nonce(state: Overlay, address: Address) -> Nonce:
+def get_nonce(state: Base, address: Address) -> Nonce:
     """Return the count of the account's executed transactions."""
-    return Nonce(_load(state, address)[0])
+    return Nonce(load_account(state, address)[0])
 
 
-def get_balance(state: Overlay, address: Address) -> Amount:
+def get_balance(state: Base, address: Address) -> Amount:
     """Return the balance in wei."""
-    return Amount(_load(state, address)[1])
+    return Amount(load_account(state, address)[1])
 
 
 def get_account(state: Base, address: Address) -> tuple[Nonce, Amount]:
     """Return nonce and balance, of committed state too."""
-    nonce, balance = _load(state, address)
+    nonce, balance, _ = load_account(state, address)
     return Nonce(nonce), Amount(balance)
+
+
+def get_code_hash(state: Base, address: bytes) -> bytes:
+    """Return keccak256 of a contract's code, empty for an account without code."""
+    value = state.get(ACCOUNT_PREFIX + address)
+    return b"" if value is None else value[_PLAIN_BYTES:]
 
 
 def bump_nonce(state: Overlay, address: Address) -> None:
     """Add one to the nonce."""
-    nonce, balance = _load(state, address)
-    _save(state, address, nonce + 1, balance)
+    nonce, balance, code_hash = load_account(state, address)
+    save_account(state, address, nonce + 1, balance, code_hash)
 
 
 def credit(state: Overlay, address: Address, amount: int) -> None:
     """Create money; only genesis and the fee rule may."""
-    nonce, balance = _load(state, address)
-    _save(state, address, nonce, balance + amount)
+    nonce, balance, code_hash = load_account(state, address)
+    save_account(state, address, nonce, balance + amount, code_hash)
 
 
 def debit(state: Overlay, address: Address, amount: int) -> None:
     """Take money out of an account, or raise InsufficientBalance."""
-    nonce, balance = _load(state, address)
+    nonce, balance, code_hash = load_account(state, address)
     if balance < amount:
         raise InsufficientBalance(address, amount, balance)
-    _save(state, address, nonce, balance - amount)
+    save_account(state, address, nonce, balance - amount, code_hash)
 
 
 def pay_for_turn(state: Overlay, address: Address, amount: int) -> None:
     """Do ``debit`` and ``bump_nonce`` in one step."""
-    nonce, balance = _load(state, address)
+    nonce, balance, code_hash = load_account(state, address)
     if balance < amount:
         raise InsufficientBalance(address, amount, balance)
-    _save(state, address, nonce + 1, balance - amount)
+    save_account(state, address, nonce + 1, balance - amount, code_hash)
 
 
 def transfer(state: Overlay, sender: Address, to: Address, amount: int) -> None:
@@ -77,16 +87,19 @@ def transfer(state: Overlay, sender: Address, to: Address, amount: int) -> None:
     credit(state, to, amount)
 
 
-def _load(state: Base, address: Address) -> tuple[int, int]:
+def load_account(state: Base, address: bytes) -> tuple[int, int, bytes]:
+    """Return nonce, balance and code hash; zeros and empty where there is no account."""
     value = state.get(ACCOUNT_PREFIX + address)
     if value is None:
-        return 0, 0
-    return int.from_bytes(value[:_NONCE_BYTES], "big"), int.from_bytes(value[_NONCE_BYTES:], "big")
+        return 0, 0, b""
+    balance = int.from_bytes(value[_NONCE_BYTES:_PLAIN_BYTES], "big")
+    return int.from_bytes(value[:_NONCE_BYTES], "big"), balance, value[_PLAIN_BYTES:]
 
 
-def _save(state: Overlay, address: Address, nonce: int, balance: int) -> None:
-    if nonce == 0 and balance == 0:
+def save_account(state: Overlay, address: bytes, nonce: int, balance: int, code_hash: bytes) -> None:
+    """Write an account; for the executor and the EVM, everybody else moves money by name."""
+    if nonce == 0 and balance == 0 and not code_hash:
         state.delete(ACCOUNT_PREFIX + address)
         return
-    value = nonce.to_bytes(_NONCE_BYTES, "big") + balance.to_bytes(_BALANCE_BYTES, "big")
+    value = nonce.to_bytes(_NONCE_BYTES, "big") + balance.to_bytes(_BALANCE_BYTES, "big") + code_hash
     state.set(ACCOUNT_PREFIX + address, value)

@@ -6,7 +6,6 @@
     |   |-- TransactionTooLarge
     |   |-- UnsupportedTransactionType
     |   |-- UnprotectedTransaction     legacy without a chain id
-    |   |-- UnsupportedAccessList
     |   |-- WrongChainId
     |   |-- HighSignatureS
     |   |-- InvalidSignature
@@ -21,11 +20,15 @@
     |   |-- SenderQueueFull
     |   |-- QueueFull
     |   |-- InsufficientFunds
-    |   `-- UnsupportedTarget          creation, or calldata to an address without a system contract
+    |   |-- SenderIsContract           EIP-3607
+    |   |-- InitcodeTooLarge           EIP-3860
+    |   `-- EvmGasLimitTooHigh         more than the EVM's own meter of a block
     |-- InvalidGenesis
+    |-- InvalidSnapshot
     `-- InvalidProof
 
-``code`` is what CheckTx and the block's results carry, beside ``CODESPACE``; codes never change meaning.
+``code`` is what CheckTx and the block's results carry, beside ``CODESPACE``; codes never change meaning (7 and 22
+are retired).
 """
 
 from __future__ import annotations
@@ -79,7 +82,7 @@ class UnsupportedTransactionType(InvalidTransaction):
 
     def __init__(self, got: int) -> None:
         """Keep the type."""
-        super().__init__(f"transaction type {got} is not supported, send type 2 (EIP-1559) or legacy EIP-155")
+        super().__init__(f"transaction type {got} is not supported, send type 2 (EIP-1559), 1 or legacy")
         self.got = got
 
 
@@ -92,17 +95,6 @@ class UnprotectedTransaction(InvalidTransaction):
         """Keep v."""
         super().__init__(f"legacy transaction without a chain id (v is {v}), sign it with EIP-155 or as type 2")
         self.v = v
-
-
-class UnsupportedAccessList(InvalidTransaction):
-    """A type 2 transaction that carries an access list."""
-
-    code = 7
-
-    def __init__(self, got_entries: int) -> None:
-        """Keep the count."""
-        super().__init__(f"access list of {got_entries} entries is not supported, send an empty one")
-        self.got_entries = got_entries
 
 
 class WrongChainId(InvalidTransaction):
@@ -272,16 +264,41 @@ class InsufficientFunds(InvalidTransaction):
         self.got = got
 
 
-class UnsupportedTarget(InvalidTransaction):
-    """Needs the EVM."""
+class SenderIsContract(InvalidTransaction):
+    """Signed by a key whose address holds code (EIP-3607)."""
 
-    code = 22
+    code = 23
 
-    def __init__(self, to: bytes | None) -> None:
-        """Keep the target, None for a creation."""
-        what = "contract creation" if to is None else f"a call with data to 0x{to.hex()}, which is no system contract,"
-        super().__init__(f"{what} needs the EVM, which this chain doesn't run yet: send calldata to a system contract")
-        self.to = to
+    def __init__(self, sender: bytes) -> None:
+        """Keep the address."""
+        super().__init__(f"sender 0x{sender.hex()} is a contract: a contract acts only when it is called")
+        self.sender = sender
+
+
+class InitcodeTooLarge(InvalidTransaction):
+    """A creation with more initcode than Ethereum allows (EIP-3860)."""
+
+    code = 24
+
+    def __init__(self, limit_bytes: int, got_bytes: int) -> None:
+        """Keep both sizes."""
+        super().__init__(f"initcode of {got_bytes} bytes, at most {limit_bytes} are accepted: split the contract")
+        self.limit_bytes = limit_bytes
+        self.got_bytes = got_bytes
+
+
+class EvmGasLimitTooHigh(InvalidTransaction):
+    """Leaves a user's contract more gas than the EVM has in a block."""
+
+    code = 25
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both values, gas without the intrinsic gas."""
+        super().__init__(
+            f"gas limit leaves {got} for execution in the EVM, which has {limit} a block: estimate the gas, or lower it"
+        )
+        self.limit = limit
+        self.got = got
 
 
 class InvalidGenesis(ChainError):
@@ -296,3 +313,12 @@ class InvalidProof(ChainError):
         super().__init__(f"proof leads to root {got.hex()}, expected {expected.hex()}")
         self.expected = expected
         self.got = got
+
+
+class InvalidSnapshot(ChainError):
+    """A snapshot's metadata or chunk isn't what the format says."""
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason."""
+        super().__init__(f"snapshot: {reason}")
+        self.reason = reason

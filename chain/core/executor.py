@@ -3,58 +3,41 @@
 Each transaction is checked (nonce, funds, gas), pays for its whole gas limit, runs, and gets back what it didn't
 use.  The base fee is burned, the priority fee goes to the proposer.  A transaction that fails its checks is
 refused: it changes nothing and has no receipt.  One that runs and fails has a receipt, a used nonce and a fee.
-Without an EVM a target is a system contract, or a plain transfer; anything else is refused as UnsupportedTarget.
-Invariant: supply = sum of the balances; only the base fee makes it smaller.
+Three ways to run: a system contract, a plain transfer, and the EVM for everything else; the EVM has a gas meter of
+its own in each block.  Invariant: supply = sum of the balances; only the base fee, and self-destruction in the EVM,
+make it smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chain.core import accounts
+from chain.core.environment import BlockEnvironment as BlockEnvironment
+from chain.core.environment import CallResult as CallResult
+from chain.core.environment import Contracts as Contracts
 from chain.core.errors import (
     BlockGasExhausted,
+    EvmGasLimitTooHigh,
     FeeCapTooLow,
     GasLimitTooHigh,
+    InitcodeTooLarge,
     InsufficientFunds,
     IntrinsicGasTooLow,
     InvalidTransaction,
     NonceTooHigh,
     NonceTooLow,
-    UnsupportedTarget,
+    SenderIsContract,
 )
+from chain.core.evm.execution import needs_evm, run_evm
+from chain.core.evm.gas import EVM_BLOCK_GAS, MAX_INITCODE_BYTES, compute_required_gas
+from chain.core.evm.gas import compute_intrinsic_gas as compute_intrinsic_gas
 from chain.core.genesis import ChainParameters, get_supply, set_supply
-from chain.core.native import BlockContext, CallContext, Meter, NativeContract, OutOfGas, Revert
-from chain.core.records import Log, Receipt, Transaction
+from chain.core.native import BlockContext, CallContext, Meter, OutOfGas, Revert
+from chain.core.records import AccessList, Log, Receipt, Transaction
 from chain.core.state import Base, Overlay
-from chain.core.types import Address, Amount, Height
-
-Contracts = Mapping[Address, NativeContract]
-"""The system contracts by address."""
-
-TRANSACTION_GAS = 21_000
-"""Of every transaction (yellow paper, G_transaction)."""
-ZERO_BYTE_GAS = 4
-"""Of a zero byte of calldata (G_txdatazero)."""
-NONZERO_BYTE_GAS = 16
-"""Of any other byte of calldata (EIP-2028)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockEnvironment:
-    """What is known before the first transaction of a block runs."""
-
-    height: Height
-    """Of the block that is executed."""
-    time_seconds: int
-    """BFT time, whole Unix seconds; shown, never decided by."""
-    proposer: Address
-    """Gets the priority fees."""
-    block_seed: bytes
-    """32 bytes: the app hash before this block."""
-    parameters: ChainParameters
-    """Of the chain."""
+from chain.core.types import Address, Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,46 +52,48 @@ class BlockExecution:
     """Emitted by the contracts' timers after the last transaction; their log indices follow the receipts'."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallResult:
-    """What a simulated call did."""
-
-    status: int
-    """1 succeeded, 0 failed."""
-    output: bytes
-    """Return data, or the ABI-encoded custom error of a revert."""
-    gas_used: int
-    """With the intrinsic gas."""
-    logs: tuple[Log, ...]
-    """Empty when it failed."""
-    error: str
-    """One readable line when it failed, else empty."""
-    is_revert: bool
-    """True when a contract reverted (JSON-RPC error 3), False for out of gas."""
-
-
-def compute_intrinsic_gas(data: bytes) -> int:
-    """Return the gas that a transaction costs before it runs."""
-    num_zeros = data.count(0)
-    return TRANSACTION_GAS + ZERO_BYTE_GAS * num_zeros + NONZERO_BYTE_GAS * (len(data) - num_zeros)
-
-
 def compute_cost(transaction: Transaction) -> Amount:
     """Return the most a transaction can take from its sender, wei."""
     return Amount(transaction.gas_limit * transaction.max_fee + transaction.value)
 
 
 def check_transaction(transaction: Transaction, parameters: ChainParameters, contracts: Contracts) -> None:
-    """Check what needs no account; raises a subclass of InvalidTransaction."""
+    """Check what needs no state; raises a subclass of InvalidTransaction."""
     if transaction.gas_limit > parameters.gas_limit:
         raise GasLimitTooHigh(parameters.gas_limit, transaction.gas_limit)
-    intrinsic = compute_intrinsic_gas(transaction.data)
-    if transaction.gas_limit < intrinsic:
-        raise IntrinsicGasTooLow(intrinsic, transaction.gas_limit)
+    if transaction.to is None and len(transaction.data) > MAX_INITCODE_BYTES:
+        raise InitcodeTooLarge(MAX_INITCODE_BYTES, len(transaction.data))
+    required = compute_required_gas(
+        transaction.data,
+        is_creation=transaction.to is None,
+        is_native=transaction.to in contracts,
+        access_list=transaction.access_list,
+    )
+    if transaction.gas_limit < required:
+        raise IntrinsicGasTooLow(required, transaction.gas_limit)
     if transaction.max_fee < parameters.base_fee:
         raise FeeCapTooLow(parameters.base_fee, transaction.max_fee)
-    if transaction.to is None or (transaction.data and transaction.to not in contracts):
-        raise UnsupportedTarget(transaction.to)
+
+
+def compute_evm_gas(state: Base, transaction: Transaction, contracts: Contracts) -> int:
+    """Return what a transaction may take from the EVM's own meter of the block: 0 where no user's code runs.
+
+    Raises EvmGasLimitTooHigh for what no block can hold.
+    """
+    if not needs_evm(state, transaction.to, contracts):
+        return 0
+    gas = transaction.gas_limit - compute_intrinsic_gas(
+        transaction.data, is_creation=transaction.to is None, access_list=transaction.access_list
+    )
+    if gas > EVM_BLOCK_GAS:
+        raise EvmGasLimitTooHigh(EVM_BLOCK_GAS, gas)
+    return gas
+
+
+def check_sender(state: Base, sender: Address) -> None:
+    """Refuse a sender that holds code (EIP-3607)."""
+    if accounts.get_code_hash(state, sender):
+        raise SenderIsContract(sender)
 
 
 def process_block(
@@ -122,13 +107,20 @@ def process_block(
     receipts: list[Receipt] = []
     gas_used = 0
     num_logs = 0
+    evm_meter = Meter(limit=EVM_BLOCK_GAS)
     for transaction in transactions:
         if isinstance(transaction, InvalidTransaction):
             results.append(transaction)
             continue
         try:
             receipt = process_transaction(
-                state, environment, transaction, contracts, gas_used_before=gas_used, log_index=num_logs
+                state,
+                environment,
+                transaction,
+                contracts,
+                gas_used_before=gas_used,
+                log_index=num_logs,
+                evm_meter=evm_meter,
             )
         except InvalidTransaction as error:
             results.append(error)
@@ -152,44 +144,68 @@ def process_transaction(
     *,
     gas_used_before: int = 0,
     log_index: int = 0,
+    evm_meter: Meter | None = None,
 ) -> Receipt:
-    """Execute one transaction; raises InvalidTransaction and changes nothing when it can't be."""
+    """Execute one transaction; raises InvalidTransaction and changes nothing when it can't be.
+
+    ``evm_meter`` is the block's, a fresh one by default.
+    """
     # CHECKS
     parameters = environment.parameters
     check_transaction(transaction, parameters, contracts)
     sender = transaction.sender
-    expected = accounts.get_nonce(state, sender)
+    expected, balance, code_hash = accounts.load_account(state, sender)
     if transaction.nonce < expected:
         raise NonceTooLow(expected, transaction.nonce)
     if transaction.nonce > expected:
         raise NonceTooHigh(expected, transaction.nonce)
+    if code_hash:
+        raise SenderIsContract(sender)
     gas_left = parameters.gas_limit - gas_used_before
     if transaction.gas_limit > gas_left:
         raise BlockGasExhausted(gas_left, transaction.gas_limit)
+    evm_gas = compute_evm_gas(state, transaction, contracts)
+    evm_meter = evm_meter or Meter(limit=EVM_BLOCK_GAS)
+    if evm_gas > evm_meter.limit - evm_meter.used:
+        raise BlockGasExhausted(evm_meter.limit - evm_meter.used, evm_gas)
     cost = compute_cost(transaction)
-    balance = accounts.get_balance(state, sender)
     if balance < cost:
         raise InsufficientFunds(cost, balance)
 
     # EFFECTS
     price = min(transaction.max_fee, parameters.base_fee + transaction.max_priority_fee)
     accounts.pay_for_turn(state, sender, transaction.gas_limit * price)
-    meter = Meter(limit=transaction.gas_limit, used=compute_intrinsic_gas(transaction.data))
-    result = _process_call(state, environment, transaction, contracts, meter)
-    refund = (transaction.gas_limit - meter.used) * price
+    result = _run(
+        state,
+        environment,
+        contracts,
+        sender=sender,
+        nonce=transaction.nonce,
+        to=transaction.to,
+        value=transaction.value,
+        data=transaction.data,
+        gas_limit=transaction.gas_limit,
+        gas_price=price,
+        access_list=transaction.access_list,
+        is_evm=evm_gas > 0,
+    )
+    gas_used = result.gas_used
+    if evm_gas:
+        evm_meter.used += min(evm_gas, result.gas_peak)
+    refund = (transaction.gas_limit - gas_used) * price
     if refund:
         accounts.credit(state, sender, refund)
-    tip = meter.used * (price - parameters.base_fee)
+    tip = gas_used * (price - parameters.base_fee)
     if tip:
         accounts.credit(state, environment.proposer, tip)
-    burned = meter.used * parameters.base_fee
+    burned = gas_used * parameters.base_fee
     if burned:
         set_supply(state, Amount(get_supply(state) - burned))
     return Receipt(
         transaction=transaction.hash,
         status=result.status,
-        gas_used=meter.used,
-        cumulative_gas_used=gas_used_before + meter.used,
+        gas_used=gas_used,
+        cumulative_gas_used=gas_used_before + gas_used,
         effective_gas_price=Amount(price),
         logs=result.logs,
         output=result.output,
@@ -208,42 +224,85 @@ def simulate_call(
     data: bytes = b"",
     gas_limit: int,
     contracts: Contracts,
+    access_list: AccessList = (),
+    is_traced: bool = False,
 ) -> CallResult:
     """Run a call on a throwaway overlay at gas price 0 (eth_call, eth_estimateGas).
 
-    The call's ``gas_used`` is what the transaction would use, so it is also the estimate: native calls cost the
-    same with any limit.  Raises InvalidTransaction where a transaction would be refused.
+    ``is_traced`` asks for the access list of a call in the EVM.  Raises InvalidTransaction where a transaction would
+    be refused.
     """
-    intrinsic = compute_intrinsic_gas(data)
-    if gas_limit < intrinsic:
-        raise IntrinsicGasTooLow(intrinsic, gas_limit)
-    if to is None or (data and to not in contracts):
-        raise UnsupportedTarget(to)
+    required = compute_required_gas(data, is_creation=to is None, is_native=to in contracts, access_list=access_list)
+    if to is None and len(data) > MAX_INITCODE_BYTES:
+        raise InitcodeTooLarge(MAX_INITCODE_BYTES, len(data))
+    if gas_limit < required:
+        raise IntrinsicGasTooLow(required, gas_limit)
     state = Overlay(base)
-    balance = accounts.get_balance(state, sender)
+    nonce, balance, _ = accounts.load_account(state, sender)
     if balance < value:
         raise InsufficientFunds(value, balance)
-    meter = Meter(limit=gas_limit, used=intrinsic)
-    return _call(state, environment, contracts, meter, sender=sender, to=to, value=value, data=data)
-
-
-def _process_call(
-    state: Overlay, environment: BlockEnvironment, transaction: Transaction, contracts: Contracts, meter: Meter
-) -> CallResult:
-    assert transaction.to is not None, "check_transaction refuses creations"
-    return _call(
+    is_evm = needs_evm(state, to, contracts)
+    if is_evm:
+        accounts.bump_nonce(state, sender)
+    return _run(
         state,
         environment,
         contracts,
-        meter,
-        sender=transaction.sender,
-        to=transaction.to,
-        value=transaction.value,
-        data=transaction.data,
+        sender=sender,
+        nonce=nonce,
+        to=to,
+        value=value,
+        data=data,
+        gas_limit=gas_limit,
+        gas_price=0,
+        access_list=access_list,
+        is_evm=is_evm,
+        is_traced=is_traced,
     )
 
 
-def _call(
+def _run(
+    state: Overlay,
+    environment: BlockEnvironment,
+    contracts: Contracts,
+    *,
+    sender: Address,
+    nonce: int,
+    to: Address | None,
+    value: int,
+    data: bytes,
+    gas_limit: int,
+    gas_price: int,
+    access_list: AccessList,
+    is_evm: bool,
+    is_traced: bool = False,
+) -> CallResult:
+    """Run in the EVM, in a system contract, or just move the value."""
+    if to is None or is_evm:
+        return run_evm(
+            state,
+            environment,
+            contracts,
+            sender=sender,
+            nonce=nonce,
+            to=to,
+            value=value,
+            data=data,
+            gas_limit=gas_limit,
+            gas_price=gas_price,
+            access_list=access_list,
+            is_traced=is_traced,
+        )
+    if to in contracts:
+        meter = Meter(limit=gas_limit, used=compute_intrinsic_gas(data, access_list=access_list))
+        return _call_native(state, environment, contracts, meter, sender=sender, to=to, value=Amount(value), data=data)
+    if value:
+        accounts.transfer(state, sender, to, value)
+    gas_used = compute_required_gas(data, is_creation=False, is_native=False, access_list=access_list)
+    return CallResult(status=1, output=b"", gas_used=gas_used, logs=(), error="", is_revert=False)
+
+
+def _call_native(
     state: Overlay,
     environment: BlockEnvironment,
     contracts: Contracts,
@@ -254,7 +313,7 @@ def _call(
     value: Amount,
     data: bytes,
 ) -> CallResult:
-    """Move the value, run the contract if there is one, and undo both when it fails."""
+    """Move the value, run the system contract, and undo both when it fails."""
     mark = state.begin()
     logs: list[Log] = []
     output = b""
@@ -262,26 +321,24 @@ def _call(
     is_revert = False
     if value:
         accounts.transfer(state, sender, to, value)
-    contract = contracts.get(to)
-    if contract is not None:
-        context = CallContext(
-            state=state,
-            height=environment.height,
-            genesis_hash=environment.parameters.genesis_hash,
-            block_seed=environment.block_seed,
-            sender=sender,
-            value=value,
-            is_static=False,
-            meter=meter,
-            logs=logs,
-        )
-        try:
-            output = contract.process_call(context, data)
-        except Revert as revert:
-            output, error, is_revert = revert.data, f"execution reverted: {revert.reason}", True
-        except OutOfGas as out_of_gas:
-            meter.used = meter.limit
-            output, error = b"", str(out_of_gas)
+    context = CallContext(
+        state=state,
+        height=environment.height,
+        genesis_hash=environment.parameters.genesis_hash,
+        block_seed=environment.block_seed,
+        sender=sender,
+        value=value,
+        is_static=False,
+        meter=meter,
+        logs=logs,
+    )
+    try:
+        output = contracts[to].process_call(context, data)
+    except Revert as revert:
+        output, error, is_revert = revert.data, f"execution reverted: {revert.reason}", True
+    except OutOfGas as out_of_gas:
+        meter.used = meter.limit
+        output, error = b"", str(out_of_gas)
     if error:
         state.rollback(mark)
         logs = []

@@ -40,6 +40,8 @@ MAX_NOOPS = 100
 
 AccountReader = Callable[[Address], tuple[Nonce, Amount]]
 """Address -> (nonce, balance) of the committed state."""
+EvmGasReader = Callable[[Transaction], int]
+"""What a transaction may take from the EVM's meter of the block; 0 for transfers and native calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ class TransactionQueue:
         max_bytes: int,
         gas_limit: int,
         height: Height,
+        evm_gas_limit: int = 0,
+        read_evm_gas: EvmGasReader = lambda _: 0,
     ) -> list[bytes]:
         """Order a proposal at ``height`` out of ``mempool``, which is in order of arrival.
 
@@ -160,13 +164,15 @@ class TransactionQueue:
                 continue
             cost = compute_cost(following)
             size = compute_proto_bytes(following.raw)
-            if cost > budget.balance or size > max_bytes or following.gas_limit > gas_limit:
+            evm_gas = read_evm_gas(following)
+            if cost > budget.balance or size > max_bytes or following.gas_limit > gas_limit or evm_gas > evm_gas_limit:
                 budget.is_blocked = True
                 continue
             budget.next_nonce = Nonce(budget.next_nonce + 1)
             budget.balance -= cost
             max_bytes -= size
             gas_limit -= following.gas_limit
+            evm_gas_limit -= evm_gas
             chosen.append(following.raw)
         for transaction in dead[:MAX_NOOPS]:
             max_bytes -= compute_proto_bytes(transaction.raw)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from chain.core.types import Address, Amount, Hash, Height, Nonce
 
+AccessList = tuple[tuple[Address, tuple[bytes, ...]], ...]
+"""(address, its 32-byte slots), in the order of the transaction (EIP-2930)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
@@ -32,7 +35,7 @@ class Transaction:
     raw: bytes
     """Exactly the bytes of the CometBFT transaction."""
     type: int
-    """0 legacy (EIP-155 only) or 2 (EIP-1559)."""
+    """0 legacy (EIP-155 only), 1 (EIP-2930) or 2 (EIP-1559)."""
     chain_id: int
     """EVM chain id."""
     sender: Address
@@ -48,15 +51,17 @@ class Transaction:
     gas_limit: int
     """Most gas the sender pays for."""
     max_fee: Amount
-    """Wei a gas; legacy: gas price."""
+    """Wei a gas; types 0 and 1: gas price."""
     max_priority_fee: Amount
-    """Wei a gas; legacy: gas price."""
+    """Wei a gas; types 0 and 1: gas price."""
     v: int
     """Signature: legacy v, or y parity."""
     r: int
     """Signature r."""
     s: int
     """Signature s, at most half the group order."""
+    access_list: AccessList = ()
+    """What is warm from the start, and paid for (EIP-2930)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

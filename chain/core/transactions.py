@@ -1,8 +1,9 @@
-"""Signed Ethereum transactions: decode, check the shape, recover the sender (EIP-155, EIP-1559, EIP-2).
+"""Signed Ethereum transactions: decode, check the shape, recover the sender (EIPs 155, 1559, 2930, 2).
 
 Type 2 is ``02 || rlp([chain_id, nonce, max_priority_fee, max_fee, gas_limit, to, value, data, access_list,
-y_parity, r, s])``; legacy is ``rlp([nonce, gas_price, gas_limit, to, value, data, v, r, s])`` with
-v = 35 + 2 * chain_id + y_parity.  Invariant: a transaction that decodes re-encodes to the same bytes.
+y_parity, r, s])``, type 1 is ``01 || ...`` with one ``gas_price`` in place of the two fees; legacy is
+``rlp([nonce, gas_price, gas_limit, to, value, data, v, r, s])`` with v = 35 + 2 * chain_id + y_parity.
+Invariant: a transaction that decodes re-encodes to the same bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ from chain.core.errors import (
     PriorityAboveMaxFee,
     TransactionTooLarge,
     UnprotectedTransaction,
-    UnsupportedAccessList,
     UnsupportedTransactionType,
     WrongChainId,
 )
 from chain.core.hashing import keccak256
-from chain.core.records import Transaction
+from chain.core.records import AccessList, Transaction
 from chain.core.types import Address, Amount, Nonce
 
 MAX_TRANSACTION_BYTES = 128 * 1024
@@ -34,13 +34,18 @@ GROUP_ORDER = 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D
 HALF_GROUP_ORDER = GROUP_ORDER >> 1
 """Highest s (EIP-2)."""
 
+_ACCESS_LIST = 1
 _DYNAMIC_FEE = 2
+_SLOT_BYTES = 32
 _ADDRESS_BYTES = 20
 _FIRST_PROTECTED_V = 35
 _MAX_NONCE = 2**64 - 2
 """EIP-2681."""
 
 _Spans = list[tuple[bool, int, int, int]]
+
+_LAYOUTS = {_ACCESS_LIST: 11, _DYNAMIC_FEE: 12}
+"""Number of fields by type; the last eight are gas limit, to, value, data, access list, y parity, r, s."""
 
 
 def decode_transaction(raw: bytes, chain_id: int) -> Transaction:
@@ -51,30 +56,30 @@ def decode_transaction(raw: bytes, chain_id: int) -> Transaction:
         raise MalformedTransaction("no bytes")
     if raw[0] >= 0xC0:
         return _decode_legacy(raw, chain_id)
-    if raw[0] != _DYNAMIC_FEE:
+    if raw[0] not in _LAYOUTS:
         raise UnsupportedTransactionType(raw[0])
-    return _decode_dynamic_fee(raw, chain_id)
+    return _decode_typed(raw, chain_id)
 
 
 def restore_transaction(raw: bytes, sender: Address) -> Transaction:
     """Decode a transaction whose signature was checked when it was executed."""
-    if raw[0] == _DYNAMIC_FEE:
-        return _read_dynamic_fee(raw, _split(raw, 1, 12), sender)
+    if raw[0] in _LAYOUTS:
+        return _read_typed(raw, _split(raw, 1, _LAYOUTS[raw[0]]), sender)
     return _read_legacy(raw, _split(raw, 0, 9), sender)
 
 
-def _decode_dynamic_fee(raw: bytes, chain_id: int) -> Transaction:
-    spans = _split(raw, 1, 12)
+def _decode_typed(raw: bytes, chain_id: int) -> Transaction:
+    spans = _split(raw, 1, _LAYOUTS[raw[0]])
     got = _integer(raw, spans[0], "chain id")
     if got != chain_id:
         raise WrongChainId(chain_id, got)
-    parity = _integer(raw, spans[9], "y parity")
+    parity = _integer(raw, spans[-3], "y parity")
     if parity > 1:
         raise InvalidSignature(f"y parity is {parity}, expected 0 or 1")
-    payload = raw[spans[0][1] : spans[8][3]]
-    message = keccak256(b"\x02" + rlp.encode_header(0xC0, len(payload)) + payload)
-    sender = recover_sender(message, parity, _integer(raw, spans[10], "r"), _integer(raw, spans[11], "s"))
-    return _read_dynamic_fee(raw, spans, sender)
+    payload = raw[spans[0][1] : spans[-4][3]]
+    message = keccak256(raw[:1] + rlp.encode_header(0xC0, len(payload)) + payload)
+    sender = recover_sender(message, parity, _integer(raw, spans[-2], "r"), _integer(raw, spans[-1], "s"))
+    return _read_typed(raw, spans, sender)
 
 
 def _decode_legacy(raw: bytes, chain_id: int) -> Transaction:
@@ -107,32 +112,30 @@ def recover_sender(message_hash: bytes, y_parity: int, r: int, s: int) -> Addres
     return Address(keccak256(key.format(compressed=False)[1:])[12:])
 
 
-def _read_dynamic_fee(raw: bytes, spans: _Spans, sender: Address) -> Transaction:
-    is_list, _, start, end = spans[8]
-    if not is_list:
-        raise MalformedTransaction("access list is a byte string")
-    if start != end:
-        raise UnsupportedAccessList(_count_items(raw, start, end))
-    priority = _integer(raw, spans[2], "max priority fee")
-    max_fee = _integer(raw, spans[3], "max fee")
-    if priority > max_fee:
-        raise PriorityAboveMaxFee(max_fee, priority)
+def _read_typed(raw: bytes, spans: _Spans, sender: Address) -> Transaction:
+    max_fee = priority = _integer(raw, spans[2], "fee")
+    if raw[0] == _DYNAMIC_FEE:
+        max_fee = _integer(raw, spans[3], "max fee")
+        if priority > max_fee:
+            raise PriorityAboveMaxFee(max_fee, priority)
+    gas_limit, to, value, data, access_list, parity, r, s = spans[-8:]
     return Transaction(
         hash=keccak256(raw),
         raw=raw,
-        type=_DYNAMIC_FEE,
+        type=raw[0],
         chain_id=_integer(raw, spans[0], "chain id"),
         sender=sender,
         nonce=_nonce(raw, spans[1]),
         max_priority_fee=Amount(priority),
         max_fee=Amount(max_fee),
-        gas_limit=_integer(raw, spans[4], "gas limit", max_bytes=8),
-        to=_target(raw, spans[5]),
-        value=Amount(_integer(raw, spans[6], "value")),
-        data=_string(raw, spans[7], "data"),
-        v=_integer(raw, spans[9], "y parity"),
-        r=_integer(raw, spans[10], "r"),
-        s=_integer(raw, spans[11], "s"),
+        gas_limit=_integer(raw, gas_limit, "gas limit", max_bytes=8),
+        to=_target(raw, to),
+        value=Amount(_integer(raw, value, "value")),
+        data=_string(raw, data, "data"),
+        v=_integer(raw, parity, "y parity"),
+        r=_integer(raw, r, "r"),
+        s=_integer(raw, s, "s"),
+        access_list=_access_list(raw, access_list),
     )
 
 
@@ -168,15 +171,26 @@ def _split(raw: bytes, start: int, num_fields: int) -> _Spans:
     return spans
 
 
-def _count_items(raw: bytes, start: int, end: int) -> int:
-    count = 0
-    while start < end:
-        try:
-            start = rlp.read_header(raw, start, end)[2]
-        except rlp.InvalidRlp as error:
-            raise MalformedTransaction(str(error)) from error
-        count += 1
-    return count
+def _access_list(raw: bytes, span: tuple[bool, int, int, int]) -> AccessList:
+    is_list, start, payload, end = span
+    if not is_list:
+        raise MalformedTransaction("access list is a byte string")
+    if payload == end:
+        return ()
+    try:
+        entries = rlp.decode(raw[start:end])
+    except rlp.InvalidRlp as error:
+        raise MalformedTransaction(f"access list: {error}") from error
+    return tuple(_access_entry(entry) for entry in entries)
+
+
+def _access_entry(entry: rlp.Item | int) -> tuple[Address, tuple[bytes, ...]]:
+    match entry:
+        case [bytes(address), list(slots)] if len(address) == _ADDRESS_BYTES:
+            words = tuple(slot for slot in slots if isinstance(slot, bytes) and len(slot) == _SLOT_BYTES)
+            if len(words) == len(slots):
+                return Address(address), words
+    raise MalformedTransaction("an entry of the access list isn't [address, [32-byte slots]]")
 
 
 def _string(raw: bytes, span: tuple[bool, int, int, int], name: str) -> bytes:

@@ -175,7 +175,8 @@ def test_check_tx_says_why(driver: Driver, alice: Any) -> None:
         (alice.raw(0, chainId=5), 8, "chain id 5, this is chain id 4242"),
         (alice.raw(2_000), 17, "at most 1024 ahead"),
         (alice.raw(3, gas=100), 13, "below the intrinsic gas 21000"),
-        (alice.raw(3, to=None, data=b"\x60", gas=10**6), 22, "contract creation needs the EVM"),
+        (alice.raw(3, to=None, data=b"\x60", gas=7 * 10**6), 25, "for execution in the EVM, which has 6000000"),
+        (alice.raw(3, to=None, data=bytes(50_000), gas=10**6), 24, "at most 49152"),
         (alice.raw(3, value=10**24), 21, "insufficient funds"),
         (alice.raw(0, value=2), 18, "nonce 0 is taken"),
     ):

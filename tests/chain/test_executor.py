@@ -31,7 +31,7 @@ GWEI = 10**9
 
 
 def _sum_balances(state: Overlay) -> int:
-    return sum(int.from_bytes(value[8:], "big") for _, value in state.iterate(b"a/", b"a0"))
+    return sum(int.from_bytes(value[8:40], "big") for _, value in state.iterate(b"a/", b"a0"))
 
 
 def test_transfer_pays_burns_and_tips(
@@ -98,8 +98,10 @@ def test_broken_invariant_is_not_caught(
         (0, {"maxFeePerGas": GWEI - 1, "maxPriorityFeePerGas": 0}, errors.FeeCapTooLow),
         (0, {"gasPrice": GWEI - 1}, errors.FeeCapTooLow),
         (0, {"value": 10**24}, errors.InsufficientFunds),
-        (0, {"to": None, "data": b"\x60", "gas": 10**6}, errors.UnsupportedTarget),
-        (0, {"data": b"\x01", "gas": 10**6}, errors.UnsupportedTarget),
+        (0, {"to": None, "data": b"\x60", "gas": 53_017}, errors.IntrinsicGasTooLow),
+        (0, {"data": b"\x01", "gas": 21_039}, errors.IntrinsicGasTooLow),
+        (0, {"to": None, "data": bytes(49_153), "gas": 10**6}, errors.InitcodeTooLarge),
+        (0, {"to": None, "gas": 6_053_001}, errors.EvmGasLimitTooHigh),
     ],
 )
 def test_invalid_transaction_changes_nothing(
@@ -161,16 +163,6 @@ def test_simulation_agrees_with_execution_and_changes_nothing(
         state.rollback(mark)
         assert (call.status, call.output, call.gas_used) == (receipt.status, receipt.output, receipt.gas_used)
         assert call.is_revert == (data == b"\x00")
-    with pytest.raises(errors.UnsupportedTarget, match="needs the EVM"):
-        simulate_call(
-            state,
-            environment,
-            sender=alice.address,
-            to=Address(BOB),
-            data=b"\x01",
-            gas_limit=10**6,
-            contracts=contracts,
-        )
     with pytest.raises(errors.InsufficientFunds):
         simulate_call(
             state,

@@ -77,13 +77,30 @@ def test_invalid_unprotected_legacy() -> None:
         decode_transaction(raw, CHAIN_ID)
 
 
-def test_invalid_access_list(alice: Any) -> None:
-    raw = alice.raw(0, accessList=[{"address": "0x" + "11" * 20, "storageKeys": []}])
-    with pytest.raises(errors.UnsupportedAccessList, match="1 entries"):
-        decode_transaction(raw, CHAIN_ID)
+@pytest.mark.parametrize("fees", [{}, {"gasPrice": 10**9, "type": 1}])
+def test_access_list_is_read(fees: dict[str, Any], alice: Any) -> None:
+    keys = ["0x" + "00" * 31 + "07", "0x" + "ff" * 32]
+    raw = alice.raw(0, accessList=[{"address": "0x" + "11" * 20, "storageKeys": keys}], **fees)
+    got = decode_transaction(raw, CHAIN_ID)
+    assert got.sender == alice.address
+    assert got.access_list == ((b"\x11" * 20, tuple(bytes.fromhex(key[2:]) for key in keys)),)
+    assert restore_transaction(raw, got.sender) == got
+    if fees:
+        assert (got.type, got.max_fee, got.max_priority_fee) == (1, 10**9, 10**9)
 
 
-@pytest.mark.parametrize("kind", [0, 1, 3, 4, 0x7F])
+@pytest.mark.parametrize(
+    "entry",
+    [b"\x11" * 20, [b"\x11" * 20], [b"\x11" * 19, []], [b"\x11" * 20, [b"\x01"]], [[], []], [b"\x11" * 20, [[]]]],
+)
+def test_invalid_access_list(entry: Any, alice: Any) -> None:
+    items = _fields(alice.raw(0))
+    items[8] = [entry]
+    with pytest.raises(errors.MalformedTransaction, match="access list"):
+        decode_transaction(_join(items), CHAIN_ID)
+
+
+@pytest.mark.parametrize("kind", [0, 3, 4, 0x7F])
 def test_invalid_type(kind: int, alice: Any) -> None:
     with pytest.raises(errors.UnsupportedTransactionType, match=f"type {kind} "):
         decode_transaction(bytes((kind,)) + alice.raw(0)[1:], CHAIN_ID)

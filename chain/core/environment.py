@@ -1,0 +1,52 @@
+"""What a block is executed under, and what a call comes to: shared by the executor and the EVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chain.core.genesis import ChainParameters
+from chain.core.native import NativeContract
+from chain.core.records import AccessList, Log
+from chain.core.types import Address, Height
+
+Contracts = Mapping[Address, NativeContract]
+"""The system contracts by address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockEnvironment:
+    """What is known before the first transaction of a block runs."""
+
+    height: Height
+    """Of the block that is executed; NUMBER."""
+    time_seconds: int
+    """BFT time, whole Unix seconds; TIMESTAMP of users' contracts, never looked at by ours."""
+    proposer: Address
+    """Gets the priority fees; COINBASE."""
+    block_seed: bytes
+    """32 bytes: the app hash before this block; PREVRANDAO."""
+    parameters: ChainParameters
+    """Of the chain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """What a call did."""
+
+    status: int
+    """1 succeeded, 0 failed."""
+    output: bytes
+    """Return data (the code, of a creation), or the ABI-encoded error of a revert."""
+    gas_used: int
+    """With the intrinsic gas, after refunds: what is paid for."""
+    logs: tuple[Log, ...]
+    """Empty when it failed."""
+    error: str
+    """One readable line when it failed, else empty."""
+    is_revert: bool
+    """True when a contract reverted (JSON-RPC error 3), False for out of gas and the like."""
+    gas_peak: int = 0
+    """Gas that was used before refunds; 0 where there were none."""
+    access_list: AccessList = ()
+    """What the EVM touched beyond sender, target and precompiles; empty for native calls."""

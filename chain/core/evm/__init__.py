@@ -1,0 +1,1 @@
+"""Users' contracts: py-evm's Prague rules on the chain's own overlay."""

@@ -1,0 +1,110 @@
+"""Ethereum's precompiled contracts as this chain runs them, each held to the speed that its gas pays for.
+
+| address | | here |
+|---|---|---|
+| 1 ecrecover, 2 sha256, 3 ripemd160, 4 identity | | py-evm's |
+| 5 modexp | EIP-198, 2565 | ours: bounded, and 0^0 = 1 also for an empty base |
+| 9 blake2f | EIP-152 | py-evm's over blake2b-py |
+| 6, 7, 8 alt_bn128; 0x0a point evaluation; 0x0b-0x11 BLS12-381 | | refused with a reason |
+
+The refused ones exist here in pure Python only (9 ms for an ecMul of 6,000 gas: 0.7 Mgas/s; a pairing takes a
+second), so a cheap call could hold up every validator.  They revert, keep the gas that is left, and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eth.abc import ComputationAPI
+from eth.exceptions import Revert
+from eth.vm.forks.prague.computation import PRAGUE_PRECOMPILES
+from eth_abi.abi import encode as encode_abi
+
+Precompile = Callable[[ComputationAPI], Any]
+"""Charges, reads ``msg`` and leaves its output on the computation."""
+
+ERROR_SELECTOR = bytes.fromhex("08c379a0")
+"""Of ``Error(string)``, Solidity's plain revert."""
+
+_REFUSED = {
+    6: "ecAdd",
+    7: "ecMul",
+    8: "ecPairing",
+    0x0A: "KZG point evaluation",
+    0x0B: "BLS12_G1ADD",
+    0x0C: "BLS12_G1MSM",
+    0x0D: "BLS12_G2ADD",
+    0x0E: "BLS12_G2MSM",
+    0x0F: "BLS12_PAIRING_CHECK",
+    0x10: "BLS12_MAP_FP_TO_G1",
+    0x11: "BLS12_MAP_FP2_TO_G2",
+}
+_WORD_BYTES = 32
+_HEAD_BYTES = 3 * _WORD_BYTES
+_MODEXP_LEAST_GAS = 200
+_MODEXP_DIVISOR = 3
+
+
+def encode_reason(reason: str) -> bytes:
+    """Return revert data that clients show as text."""
+    return ERROR_SELECTOR + bytes(encode_abi(["string"], [reason]))
+
+
+def modexp(computation: ComputationAPI) -> None:
+    """Raise a number to a power modulo another (EIP-198), at the price of EIP-2565."""
+    data = computation.msg.data_as_bytes
+    base_bytes, exponent_bytes, modulus_bytes = (
+        int.from_bytes(_read(data, start, _WORD_BYTES), "big") for start in (0, _WORD_BYTES, 2 * _WORD_BYTES)
+    )
+    exponent_start = _HEAD_BYTES + base_bytes
+    head = int.from_bytes(_read(data, exponent_start, min(exponent_bytes, _WORD_BYTES)), "big")
+    gas = compute_modexp_gas(base_bytes, exponent_bytes, modulus_bytes, head)
+    computation.consume_gas(gas, reason="MODEXP")
+    if modulus_bytes == 0:
+        computation.output = b""
+        return
+    base = int.from_bytes(_read(data, _HEAD_BYTES, base_bytes), "big")
+    exponent = int.from_bytes(_read(data, exponent_start, exponent_bytes), "big")
+    modulus = int.from_bytes(_read(data, exponent_start + exponent_bytes, modulus_bytes), "big")
+    power = pow(base, exponent, modulus) if modulus else 0
+    computation.output = power.to_bytes(modulus_bytes, "big")
+
+
+def compute_modexp_gas(base_bytes: int, exponent_bytes: int, modulus_bytes: int, exponent_head: int) -> int:
+    """Return the price; ``exponent_head`` is the number in the exponent's first 32 bytes."""
+    words = (max(base_bytes, modulus_bytes) + 7) >> 3
+    iterations = max(exponent_head.bit_length() - 1, 0)
+    if exponent_bytes > _WORD_BYTES:
+        iterations += 8 * (exponent_bytes - _WORD_BYTES)
+    return max(_MODEXP_LEAST_GAS, words * words * max(iterations, 1) // _MODEXP_DIVISOR)
+
+
+def _read(data: bytes, start: int, length: int) -> bytes:
+    """Return calldata as if endless zeros followed; what was paid for bounds the length."""
+    found = data[start : start + length]
+    return found if len(found) == length else found.ljust(length, b"\0")
+
+
+def _refuse(name: str) -> Precompile:
+    data = encode_reason(
+        f"the precompile {name} is switched off on this chain: it would be slower than its gas pays for"
+    )
+
+    def refuse(computation: ComputationAPI) -> None:
+        computation.output = data
+        raise Revert(name)
+
+    return refuse
+
+
+def _address(number: int) -> bytes:
+    return number.to_bytes(20, "big")
+
+
+PRECOMPILES: dict[bytes, Precompile] = {
+    **{address: PRAGUE_PRECOMPILES[address] for address in map(_address, (1, 2, 3, 4, 9))},
+    _address(5): modexp,
+    **{_address(number): _refuse(name) for number, name in _REFUSED.items()},
+}
+"""By address."""
