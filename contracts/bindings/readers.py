@@ -10,9 +10,14 @@ from typing import Any, cast
 
 from contracts.bindings.types import (
     Blob,
+    Challenge,
     Checkpoint,
     Evaluation,
+    Income,
     Member,
+    NodeAccount,
+    NodeTerms,
+    OwnerAccount,
     RoundInfo,
     RunInfo,
     StorageNode,
@@ -127,6 +132,38 @@ class StorageReader:
     def release_heights(self, blobs: tuple[bytes, ...]) -> tuple[int, ...]:
         """For the stores' collector: releaseHeight of each blob, 0 where unknown; at most 256 a call."""
         return cast("tuple[int, ...]", self._read("Storage", "releaseHeights", (blobs,)))
+
+    def signed_heights(self, blobs: tuple[bytes, ...]) -> tuple[int, ...]:
+        """Until when the newest certified receipts bind, 0 where unknown; at most 256 a call."""
+        return cast("tuple[int, ...]", self._read("Storage", "signedHeights", (blobs,)))
+
+    def node_account(self, operator: str) -> NodeAccount:
+        """A node's bond and book."""
+        return cast(NodeAccount, self._read("Storage", "nodeAccount", (operator,)))
+
+    def challenge_at(self, blob: bytes, seat: int) -> Challenge:
+        """An open challenge."""
+        return cast(Challenge, self._read("Storage", "challengeAt", (blob, seat)))
+
+    def challenges_of(self, operator: str) -> tuple[Challenge, ...]:
+        """A node's open challenges, the most urgent first, at most 64."""
+        return cast("tuple[Challenge, ...]", self._read("Storage", "challengesOf", (operator,)))
+
+    def income(self, epoch: int) -> Income:
+        """What an epoch's seats have to share."""
+        return cast(Income, self._read("Storage", "income", (epoch,)))
+
+    def owner_account(self, owner: str) -> OwnerAccount:
+        """What an owner paid."""
+        return cast(OwnerAccount, self._read("Storage", "ownerAccount", (owner,)))
+
+    def blobs_of(self, owner: str, start: int, count: int) -> tuple[bytes, ...]:
+        """Blobs that an owner certified, oldest first; at most 256 a call."""
+        return cast("tuple[bytes, ...]", self._read("Storage", "blobsOf", (owner, start, count)))
+
+    def node_terms(self) -> NodeTerms:
+        """What genesis fixes for nodes."""
+        return cast(NodeTerms, self._read("Storage", "nodeTerms", ()))
 
     def lease_expiry(self, blob: bytes, owner: str) -> int:
         """An owner's lease."""

@@ -273,6 +273,64 @@ class Blob:
     release_height: int
     state: BlobState
     paid: int
+    signers: int
+    signed_height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAccount:
+    """A node's money and record. freeHeight: when its bond may be withdrawn, the largest uint64 while that is open."""
+
+    bond: int
+    earned: int
+    num_faults: int
+    num_challenges: int
+    last_epoch: int
+    free_height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge:
+    """An open challenge, all zero but blob and seat where there is none. leaf: the leaf to show, modulo their
+    number.
+    """
+
+    blob: bytes
+    seat: int
+    operator: str
+    challenger: str
+    leaf: int
+    bond: int
+    due_height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Income:
+    """What an epoch's seats share: rate in wei a block, what has accrued, the seats that get nothing (bitmap)."""
+
+    rate: int
+    accrued: int
+    forfeited: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerAccount:
+    """An owner's figures; numBlobs counts the blobs it certified itself."""
+
+    num_blobs: int
+    paid: int
+    refunded: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerms:
+    """What genesis fixes about bonds (wei), challenges, slashing and the distance of payouts (blocks)."""
+
+    node_bond: int
+    challenge_bond: int
+    challenge_blocks: int
+    slash_percent: int
+    payout_blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

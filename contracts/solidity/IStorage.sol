@@ -28,6 +28,54 @@ interface IStorage {
         uint64 releaseHeight;
         uint8 state;
         uint256 paid;
+        uint64 signers;
+        uint64 signedHeight;
+    }
+
+    /// @notice A node's money and record. freeHeight: when its bond may be withdrawn, the largest uint64 while that is
+    /// open.
+    struct NodeAccount {
+        uint256 bond;
+        uint256 earned;
+        uint32 numFaults;
+        uint32 numChallenges;
+        uint64 lastEpoch;
+        uint64 freeHeight;
+    }
+
+    /// @notice An open challenge, all zero but blob and seat where there is none. leaf: the leaf to show, modulo their
+    /// number.
+    struct Challenge {
+        bytes32 blob;
+        uint32 seat;
+        address operator;
+        address challenger;
+        uint64 leaf;
+        uint256 bond;
+        uint64 dueHeight;
+    }
+
+    /// @notice What an epoch's seats share: rate in wei a block, what has accrued, the seats that get nothing (bitmap).
+    struct Income {
+        uint256 rate;
+        uint256 accrued;
+        uint64 forfeited;
+    }
+
+    /// @notice An owner's figures; numBlobs counts the blobs it certified itself.
+    struct OwnerAccount {
+        uint64 numBlobs;
+        uint256 paid;
+        uint256 refunded;
+    }
+
+    /// @notice What genesis fixes about bonds (wei), challenges, slashing and the distance of payouts (blocks).
+    struct NodeTerms {
+        uint256 nodeBond;
+        uint256 challengeBond;
+        uint64 challengeBlocks;
+        uint32 slashPercent;
+        uint64 payoutBlocks;
     }
 
     /// @notice A tier's price: fee = ceil(max(size, minBytes) * blocks * picoweiPerByteBlock / 10^12), at least 1 wei.
@@ -58,6 +106,30 @@ interface IStorage {
     );
 
     event LeaseRenewed(bytes32 indexed blob, address indexed owner, uint64 expiryHeight, uint256 fee);
+
+    event LeaseReleased(bytes32 indexed blob, address indexed owner, uint256 refund);
+
+    event NodeBonded(address indexed operator, uint256 amount, uint256 bond);
+
+    event NodeBondWithdrawn(address indexed operator, uint256 amount);
+
+    /// @notice amount: to each of numSeats.
+    event IncomePaid(uint64 indexed epoch, uint256 amount, uint32 numSeats);
+
+    event ChallengeOpened(
+        bytes32 indexed blob,
+        address indexed operator,
+        address indexed challenger,
+        uint32 seat,
+        uint64 leaf,
+        uint64 dueHeight
+    );
+
+    event ChallengeAnswered(bytes32 indexed blob, address indexed operator, uint32 seat);
+
+    event ChallengeLapsed(bytes32 indexed blob, address indexed operator, uint32 seat);
+
+    event NodeSlashed(address indexed operator, bytes32 indexed blob, uint32 seat, uint256 amount);
 
     event BlobReleased(bytes32 indexed blob, uint64 releaseHeight);
 
@@ -96,6 +168,23 @@ interface IStorage {
 
     error BadUrl(string reason);
 
+    /// @notice A run needs it; its lease ends by itself.
+    error BlobIsPinned(bytes32 blob);
+
+    error BondTooSmall(uint256 expected, uint256 got);
+
+    error BondLocked(uint64 freeHeight, uint64 height);
+
+    /// @notice The seat did not sign for its shard, or has lost it already.
+    error NotSigned(bytes32 blob, uint32 seat);
+
+    error ChallengeIsOpen(bytes32 blob, uint32 seat);
+
+    error NoChallenge(bytes32 blob, uint32 seat);
+
+    /// @notice The answer does not show the leaf; reason says why.
+    error BadAnswer(string reason);
+
     error TooMany(uint256 maximum, uint256 got);
 
     /// @notice No function has this selector.
@@ -111,8 +200,13 @@ interface IStorage {
     error WriteInStaticCall();
 
     /// @notice Register the sender as operator of a node; a seat from the next committee epoch on. keyProof: the key's
-    /// ed25519 signature over the domain tag, genesis hash and operator address.
-    function registerNode(string calldata url, bytes32 key, bytes calldata keyProof, uint64 capacityBytes) external;
+    /// ed25519 signature over the domain tag, genesis hash and operator address. The value is its bond.
+    function registerNode(
+        string calldata url,
+        bytes32 key,
+        bytes calldata keyProof,
+        uint64 capacityBytes
+    ) external payable;
 
     /// @notice Change the sender's node.
     function updateNode(string calldata url, uint64 capacityBytes) external;
@@ -120,11 +214,33 @@ interface IStorage {
     /// @notice Take no new seat from the next epoch on.
     function retireNode() external;
 
+    /// @notice Add the value to the sender's node's bond.
+    function addNodeBond() external payable;
+
+    /// @notice Take a retired node's bond back when nothing that it signed still runs.
+    function withdrawNodeBond() external;
+
     /// @notice Record a blob and take a lease to the certificate's expiry; what was sent too much comes back.
     function certify(bytes calldata certificate) external payable returns (bytes32 blob);
 
     /// @notice Lengthen the sender's lease.
     function renew(bytes32 blob, uint64 expiryHeight) external payable;
+
+    /// @notice End the sender's lease now; unused blocks beyond the tier's shortest lease come back.
+    function release(bytes32 blob) external;
+
+    /// @notice Ask a seat to show a leaf of the shard it signed for. The bond (nodeTerms) pays an answer; without one
+    /// by the due height it comes back with half of what the node is slashed.
+    function challenge(bytes32 blob, uint32 seat, uint64 leaf) external payable;
+
+    /// @notice Show the leaf with the blob's header and the Merkle path; anybody may answer for a node.
+    function answerChallenge(
+        bytes32 blob,
+        uint32 seat,
+        bytes calldata header,
+        bytes calldata leaf,
+        bytes calldata proof
+    ) external;
 
     /// @notice What receipts are bound to.
     function genesisHash() external view returns (bytes32 value);
@@ -146,6 +262,30 @@ interface IStorage {
 
     /// @notice For the stores' collector: releaseHeight of each blob, 0 where unknown; at most 256 a call.
     function releaseHeights(bytes32[] calldata blobs) external view returns (uint64[] memory heights);
+
+    /// @notice Until when the newest certified receipts bind, 0 where unknown; at most 256 a call.
+    function signedHeights(bytes32[] calldata blobs) external view returns (uint64[] memory heights);
+
+    /// @notice A node's bond and book.
+    function nodeAccount(address operator) external view returns (NodeAccount memory info);
+
+    /// @notice An open challenge.
+    function challengeAt(bytes32 blob, uint32 seat) external view returns (Challenge memory info);
+
+    /// @notice A node's open challenges, the most urgent first, at most 64.
+    function challengesOf(address operator) external view returns (Challenge[] memory list);
+
+    /// @notice What an epoch's seats have to share.
+    function income(uint64 epoch) external view returns (Income memory info);
+
+    /// @notice What an owner paid.
+    function ownerAccount(address owner) external view returns (OwnerAccount memory info);
+
+    /// @notice Blobs that an owner certified, oldest first; at most 256 a call.
+    function blobsOf(address owner, uint64 start, uint64 count) external view returns (bytes32[] memory blobs);
+
+    /// @notice What genesis fixes for nodes.
+    function nodeTerms() external view returns (NodeTerms memory info);
 
     /// @notice An owner's lease.
     function leaseExpiry(bytes32 blob, address owner) external view returns (uint64 height);

@@ -64,6 +64,8 @@ class FakeStorage:
             release_height=2**64 - 1,
             state=BlobState.LIVE,
             paid=5,
+            signers=7,
+            signed_height=20,
         )
 
 

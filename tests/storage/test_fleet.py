@@ -207,6 +207,8 @@ class ChainDouble:
             release_height=0,
             state=BlobState.UNKNOWN,
             paid=0,
+            signers=0,
+            signed_height=0,
         )
 
     def send(self, contract: str, function: str, encoded: bytes, *, value: int) -> Any:
@@ -229,6 +231,8 @@ class ChainDouble:
             release_height=terms.expiry,
             state=BlobState.LIVE,
             paid=fee,
+            signers=sum(1 << seat for seat, _ in certificate.signatures),
+            signed_height=terms.expiry,
         )
         return SimpleNamespace(event=lambda name: SimpleNamespace(fields={"fee": fee}))
 

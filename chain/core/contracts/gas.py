@@ -52,6 +52,11 @@ WRITE_GAS: dict[str, int] = {
     "retireNode": 40_000,
     "certify": 120_000,
     "renew": 80_000,
+    "release": 80_000,
+    "addNodeBond": 50_000,
+    "withdrawNodeBond": 50_000,
+    "challenge": 100_000,
+    "answerChallenge": 100_000,
     # Staking
     "bond": 50_000,
     "unbond": 60_000,

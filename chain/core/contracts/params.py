@@ -86,6 +86,16 @@ class ContractParams:
     """Lock of a bond that is being freed, blocks (one minute on a devnet)."""
     tiers: tuple[TierParams, ...] = DEVNET_TIERS
     """By ascending id."""
+    node_bond: int = 0
+    """Smallest bond of a storage node, wei; a devnet lets anybody in, a public chain does not."""
+    challenge_bond: int = WEI // 100
+    """What a challenger risks, wei: it pays the node for its answer, which costs some 2 million gas."""
+    challenge_blocks: int = 100
+    """Time to answer a challenge, blocks (30 s): a cold node reads the whole shard back first."""
+    slash_percent: int = 20
+    """Part of a node's bond that a lost shard costs."""
+    payout_blocks: int = 100
+    """Distance of heights at which an epoch's seats are paid (30 s)."""
 
     def __post_init__(self) -> None:
         """Refuse what would divide by zero or sell storage for nothing."""
@@ -93,6 +103,13 @@ class ContractParams:
             raise ValueError(f"storage_epoch_blocks is {self.storage_epoch_blocks}, expected at least 1")
         if self.unbond_blocks < 0:
             raise ValueError(f"unbond_blocks is {self.unbond_blocks}, expected at least 0")
+        if self.node_bond < 0 or self.challenge_bond < 1:
+            raise ValueError(f"node_bond {self.node_bond} below 0, or challenge_bond {self.challenge_bond} below 1")
+        if self.challenge_blocks < 1 or self.payout_blocks < 1 or not 0 <= self.slash_percent <= 100:
+            raise ValueError(
+                f"challenge_blocks {self.challenge_blocks} and payout_blocks {self.payout_blocks} need at least 1, "
+                f"slash_percent {self.slash_percent} lies in 0..100"
+            )
         for tier in self.tiers:
             if tier.picowei_per_byte_block < 1 or not 1 <= tier.min_blocks <= tier.max_blocks:
                 raise ValueError(f"tier {tier.name}: a positive price and 1 <= min_blocks <= max_blocks are needed")

@@ -9,7 +9,7 @@ from chain.core.abi.training import TRAINING
 from chain.core.contracts.dispatch import build_contract
 from chain.core.contracts.params import ContractParams
 from chain.core.contracts.staking import STAKING_HANDLERS, initialise_staking
-from chain.core.contracts.storage.epochs import process_storage_block_end
+from chain.core.contracts.storage.block_end import process_storage_block_end
 from chain.core.contracts.storage.handlers import STORAGE_HANDLERS
 from chain.core.contracts.storage.keys import initialise_storage
 from chain.core.contracts.training.handlers import TRAINING_HANDLERS

@@ -10,10 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chain.core.abi.refusal import Refusal
+from chain.core.accounts import transfer
+from chain.core.contracts.storage.bonds import note_signed
 from chain.core.contracts.storage.certificates import StoredBlob
-from chain.core.contracts.storage.keys import STORAGE, blob_key, lease_key
+from chain.core.contracts.storage.income import process_cut_span, process_fee
+from chain.core.contracts.storage.keys import STORAGE, blob_key
+from chain.core.contracts.storage.leases import Lease, get_lease, get_lease_expiries, save_lease
+from chain.core.contracts.storage.owners import process_owner_payment
 from chain.core.contracts.storage.pricing import compute_fee, get_tier
-from chain.core.record_codec import RecordCodec, pack, unpack
+from chain.core.record_codec import RecordCodec
 from chain.core.state import Overlay
 from chain.core.turn import Turn
 from chain.core.types import Address, Amount
@@ -43,7 +48,11 @@ class Blob:
     unpinned_height: int
     """When the last pin went, 0 if there never was one."""
     paid: int
-    """Wei, all leases together."""
+    """Wei, all leases together; what came back from released ones is taken off."""
+    signers: int
+    """Bitmap of the seats of ``epoch`` that signed for their shard and have not lost it."""
+    signed_height: int
+    """Until when they signed to keep it; a renewal goes beyond."""
 
 
 _BLOB = RecordCodec(Blob)
@@ -57,8 +66,7 @@ def get_blob(state: Overlay, blob: bytes) -> Blob | None:
 
 def get_lease_expiry(state: Overlay, blob: bytes, owner: Address) -> int:
     """Return the end of an owner's lease, 0 where there is none."""
-    value = state.get(lease_key(blob, owner))
-    return int(unpack(value)) if value is not None else 0
+    return get_lease(state, blob, owner).expiry_height
 
 
 def compute_release_height(blob: Blob) -> int:
@@ -77,7 +85,8 @@ def compute_lease_fee(state: Overlay, stored: StoredBlob, owner: Address, height
 def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> None:
     """Record a certified blob and the owner's lease of it; the fee has been paid."""
     state = turn.state
-    expiry = max(stored.expiry_height, get_lease_expiry(state, stored.blob, owner))
+    lease = get_lease(state, stored.blob, owner)
+    expiry = max(stored.expiry_height, lease.expiry_height)
     blob = get_blob(state, stored.blob)
     if blob is None:
         blob = Blob(
@@ -90,12 +99,18 @@ def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> N
             num_pins=0,
             unpinned_height=0,
             paid=0,
+            signers=stored.signers,
+            signed_height=stored.expiry_height,
         )
     elif expiry >= blob.expiry_height:
+        is_same_epoch = blob.epoch == stored.epoch
         blob.owner, blob.tier, blob.epoch, blob.expiry_height = owner, stored.tier, stored.epoch, expiry
+        blob.signers = stored.signers | (blob.signers if is_same_epoch else 0)
+        blob.signed_height = max(stored.expiry_height, blob.signed_height)
     blob.paid += fee
-    _save_blob(state, stored.blob, blob)
-    state.set(lease_key(stored.blob, owner), pack(expiry))
+    save_blob(state, stored.blob, blob)
+    note_signed(state, stored.epoch, stored.expiry_height)
+    _extend_lease(turn, stored.blob, owner, lease, expiry, stored.epoch, fee)
     turn.emit(STORAGE, "BlobCertified", stored.blob, owner, stored.size_bytes, stored.tier, expiry, fee)
 
 
@@ -106,7 +121,8 @@ def process_renewal(turn: Turn, blob_id: bytes, owner: Address, expiry_height: i
     blob = get_blob(state, blob_id)
     if blob is None:
         raise Refusal("UnknownBlob", blob_id)
-    old_expiry = get_lease_expiry(state, blob_id, owner)
+    lease = get_lease(state, blob_id, owner)
+    old_expiry = lease.expiry_height
     if old_expiry <= turn.height:  # none, or over: the bytes may be gone
         raise Refusal("NoLease", blob_id, owner)
     tier = get_tier(state, blob.tier)
@@ -119,11 +135,56 @@ def process_renewal(turn: Turn, blob_id: bytes, owner: Address, expiry_height: i
     if expiry_height >= blob.expiry_height:
         blob.owner, blob.expiry_height = owner, expiry_height
     blob.paid += fee
-    _save_blob(state, blob_id, blob)
-    state.set(lease_key(blob_id, owner), pack(expiry_height))
+    save_blob(state, blob_id, blob)
+    _extend_lease(turn, blob_id, owner, lease, expiry_height, blob.epoch, fee)
     # EVENTS
     turn.emit(STORAGE, "LeaseRenewed", blob_id, owner, expiry_height, fee)
     return fee
+
+
+def process_release(turn: Turn, blob_id: bytes, owner: Address) -> Amount:
+    """End an owner's lease now and return what its unused blocks give back.
+
+    The tier's shortest lease, counted from the blob's first certificate, is not given back.
+    """
+    # CHECKS
+    state, height = turn.state, int(turn.height)
+    blob = get_blob(state, blob_id)
+    if blob is None:
+        raise Refusal("UnknownBlob", blob_id)
+    lease = get_lease(state, blob_id, owner)
+    if lease.expiry_height <= height:
+        raise Refusal("NoLease", blob_id, owner)
+    if blob.num_pins:  # a run needs it: what keeps it must stay paid
+        raise Refusal("BlobIsPinned", blob_id)
+    # EFFECTS
+    cut = max(height, blob.certified_height + get_tier(state, blob.tier).min_blocks)
+    refund = sum(process_cut_span(state, span, cut=cut, height=height) for span in lease.spans)
+    save_lease(state, blob_id, owner, Lease(expiry_height=height, spans=[]), height)
+    longest_owner, longest_expiry = max(get_lease_expiries(state, blob_id), key=lambda item: (item[1], item[0]))
+    blob.owner, blob.expiry_height = longest_owner, longest_expiry
+    blob.paid -= refund
+    save_blob(state, blob_id, blob)
+    process_owner_payment(state, owner, refunded=refund)
+    transfer(state, STORAGE, owner, refund)
+    # EVENTS
+    turn.emit(STORAGE, "LeaseReleased", blob_id, owner, refund)
+    if longest_expiry <= height:
+        turn.emit(STORAGE, "BlobReleased", blob_id, compute_release_height(blob))
+    return Amount(refund)
+
+
+def _extend_lease(
+    turn: Turn, blob_id: bytes, owner: Address, lease: Lease, expiry_height: int, epoch: int, fee: int
+) -> None:
+    state, height = turn.state, int(turn.height)
+    start = max(height, lease.expiry_height)
+    if fee and expiry_height > start:
+        span = process_fee(state, fee=fee, start=start, stop=expiry_height, epoch=epoch, height=height)
+        lease.spans.append(span)
+    lease.expiry_height = max(lease.expiry_height, expiry_height)
+    save_lease(state, blob_id, owner, lease, height)
+    process_owner_payment(state, owner, paid=fee)
 
 
 def process_pin(turn: Turn, blob_id: bytes) -> None:
@@ -131,7 +192,7 @@ def process_pin(turn: Turn, blob_id: bytes) -> None:
     blob = get_blob(turn.state, blob_id)
     assert blob is not None, "only certified blobs are pinned"
     blob.num_pins += 1
-    _save_blob(turn.state, blob_id, blob)
+    save_blob(turn.state, blob_id, blob)
 
 
 def process_unpin(turn: Turn, blob_id: bytes) -> None:
@@ -143,8 +204,9 @@ def process_unpin(turn: Turn, blob_id: bytes) -> None:
     if blob.num_pins == 0:
         blob.unpinned_height = turn.height
         turn.emit(STORAGE, "BlobReleased", blob_id, compute_release_height(blob))
-    _save_blob(turn.state, blob_id, blob)
+    save_blob(turn.state, blob_id, blob)
 
 
-def _save_blob(state: Overlay, blob_id: bytes, blob: Blob) -> None:
+def save_blob(state: Overlay, blob_id: bytes, blob: Blob) -> None:
+    """Write a blob's record."""
     state.set(blob_key(blob_id), _BLOB.encode(blob))

@@ -38,6 +38,8 @@ class StoredBlob:
     """Committee that keeps it."""
     expiry_height: int
     """Kept at least until this height."""
+    signers: int = 0
+    """Bitmap of the seats that signed."""
 
 
 def process_certificate(turn: Turn, meter: Meter, data: bytes) -> StoredBlob:
@@ -69,4 +71,5 @@ def process_certificate(turn: Turn, meter: Meter, data: bytes) -> StoredBlob:
         tier=int(terms.tier),
         epoch=terms.epoch,
         expiry_height=terms.expiry,
+        signers=sum(1 << seat for seat, _ in certificate.signatures),
     )

@@ -7,6 +7,7 @@ Invariant: a committee has 1 to 64 seats and never changes, but for the addresse
 
 from __future__ import annotations
 
+from chain.core.contracts.storage.bonds import note_seats
 from chain.core.contracts.storage.keys import (
     STORAGE,
     committee_key,
@@ -23,7 +24,7 @@ from da.core.scheme import MAX_SEATS
 from da.core.types import Committee, Epoch, Seat, ShardIndex
 
 
-def process_storage_block_end(turn: Turn) -> None:
+def process_epoch_block_end(turn: Turn) -> None:
     """Start an epoch when it is time and the set has changed; at most 64 seats, the longest registered first."""
     if turn.height % get_epoch_blocks(turn.state) != 0:
         return
@@ -38,6 +39,7 @@ def process_storage_block_end(turn: Turn) -> None:
     clock.epoch += 1
     save_epoch_state(turn.state, clock)
     turn.state.set(committee_key(clock.epoch), pack([(node.operator, node.key) for node in seated]))
+    note_seats(turn.state, clock.epoch, [node.operator for node in seated])
     turn.emit(STORAGE, "EpochStarted", clock.epoch, len(seated))
 
 
@@ -53,6 +55,13 @@ def get_seats(state: Overlay, epoch: int) -> list[Node]:
         node.key = key
         seats.append(node)
     return seats
+
+
+def get_operator(state: Overlay, epoch: int, seat: int) -> Address:
+    """Return who has a seat; the epoch has it."""
+    value = state.get(committee_key(epoch))
+    assert value is not None, "a certified blob names a committee"
+    return Address(unpack(value)[seat][0])
 
 
 def get_committee(state: Overlay, epoch: int) -> Committee | None:

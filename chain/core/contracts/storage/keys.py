@@ -1,8 +1,11 @@
 """Keys of the Storage contract's state, all under ``s/``, and what genesis fixes.
 
 ``p`` parameters; ``n`` operator -> node; ``i`` index -> operator, in order of registration; ``k`` receipt
-key -> operator; ``e`` epoch and whether the set of nodes has changed; ``c`` epoch -> seats; ``b`` blob id ->
-blob; ``l`` blob id + owner -> expiry of the lease.  Numbers in keys are big-endian.
+key -> operator; ``g`` operator -> bond and book; ``e`` epoch and whether the set of nodes has changed; ``c`` epoch ->
+seats; ``x`` epoch -> how long its seats are bound; ``w`` epoch -> income; ``f`` height + epoch -> change of income;
+``b`` blob id -> blob; ``l`` blob id + owner -> lease; ``a`` owner -> account; ``o`` owner + index -> blob id; ``h``
+blob id + seat -> open challenge; ``d`` due height + blob id + seat -> nothing; ``q`` operator + the same -> nothing.
+Numbers in keys are big-endian.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from chain.core.state import Overlay
 from chain.core.types import Address
 
 STORAGE = Address(STORAGE_ADDRESS)
-"""The contract's account: fees paid are kept here."""
+"""The contract's account: bonds, and fees on their way to the seats."""
 
 _PARAMS_KEY = b"s/p"
 _EPOCH_STATE_KEY = b"s/e"
@@ -67,18 +70,98 @@ def lease_key(blob: bytes, owner: Address) -> bytes:
     return b"s/l" + blob + owner
 
 
+def node_book_key(operator: Address) -> bytes:
+    """Return the key of a node's bond and book."""
+    return b"s/g" + operator
+
+
+def bound_until_key(epoch: int) -> bytes:
+    """Return the key of the height until which seats of an epoch are bound by what they signed."""
+    return b"s/x" + epoch.to_bytes(8, "big")
+
+
+def income_key(epoch: int) -> bytes:
+    """Return the key of an epoch's income."""
+    return b"s/w" + epoch.to_bytes(8, "big")
+
+
+def income_change_key(height: int, epoch: int) -> bytes:
+    """Return the key of a change of an epoch's income."""
+    return b"s/f" + height.to_bytes(8, "big") + epoch.to_bytes(8, "big")
+
+
+def owner_account_key(owner: Address) -> bytes:
+    """Return the key of an owner's account."""
+    return b"s/a" + owner
+
+
+def owned_blob_key(owner: Address, index: int) -> bytes:
+    """Return the key of the ``index``-th blob that an owner certified."""
+    return b"s/o" + owner + index.to_bytes(8, "big")
+
+
+def challenge_key(blob: bytes, seat: int) -> bytes:
+    """Return the key of an open challenge."""
+    return b"s/h" + blob + seat.to_bytes(2, "big")
+
+
+def due_challenge_key(due_height: int, blob: bytes, seat: int) -> bytes:
+    """Return the key of a challenge in the order of due heights."""
+    return b"s/d" + due_height.to_bytes(8, "big") + blob + seat.to_bytes(2, "big")
+
+
+def node_challenge_key(operator: Address, due_height: int, blob: bytes, seat: int) -> bytes:
+    """Return the key of a challenge among those of one node."""
+    return b"s/q" + operator + due_height.to_bytes(8, "big") + blob + seat.to_bytes(2, "big")
+
+
 def initialise_storage(state: Overlay, params: ContractParams) -> None:
     """Write what genesis fixes."""
     tiers = [
         (t.id, t.name, t.picowei_per_byte_block, t.min_bytes, t.min_blocks, t.max_blocks)
         for t in sorted(params.tiers, key=lambda tier: tier.id)
     ]
-    state.set(_PARAMS_KEY, pack((params.storage_epoch_blocks, tiers)))
+    terms = (
+        params.node_bond,
+        params.challenge_bond,
+        params.challenge_blocks,
+        params.slash_percent,
+        params.payout_blocks,
+    )
+    state.set(_PARAMS_KEY, pack((params.storage_epoch_blocks, tiers, terms)))
 
 
 def get_epoch_blocks(state: Overlay) -> int:
     """Return the distance of heights at which committees may change."""
     return int(unpack(_get_params(state))[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTerms:
+    """What genesis fixes about bonds, challenges and pay; see ``ContractParams``."""
+
+    node_bond: int
+    """Wei."""
+    challenge_bond: int
+    """Wei."""
+    challenge_blocks: int
+    """Blocks."""
+    slash_percent: int
+    """0..100."""
+    payout_blocks: int
+    """Blocks."""
+
+
+def get_node_terms(state: Overlay) -> NodeTerms:
+    """Return what genesis fixes about bonds, challenges and pay."""
+    node_bond, challenge_bond, challenge_blocks, slash_percent, payout_blocks = unpack(_get_params(state))[2]
+    return NodeTerms(
+        node_bond=node_bond,
+        challenge_bond=challenge_bond,
+        challenge_blocks=challenge_blocks,
+        slash_percent=slash_percent,
+        payout_blocks=payout_blocks,
+    )
 
 
 def get_tiers(state: Overlay) -> tuple[TierParams, ...]:

@@ -139,6 +139,13 @@ def process_retire(turn: Turn, operator: Address) -> None:
     turn.emit(STORAGE, "NodeRetired", operator)
 
 
+def process_demotion(turn: Turn, operator: Address) -> None:
+    """Take a registered node out of the next committees; it may register again."""
+    node = get_node(turn.state, operator)
+    if node is not None and node.state == NodeState.REGISTERED:
+        process_retire(turn, operator)
+
+
 def _get_known(state: Overlay, operator: Address) -> Node:
     node = get_node(state, operator)
     if node is None:

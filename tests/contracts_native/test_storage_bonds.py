@@ -1,0 +1,278 @@
+"""Bonds, challenges, slashing; fees on their way to the seats; leases released early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from driver import Chain, Reverted, make_address, make_hash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chain.core.abi.storage import STORAGE_ADDRESS
+from chain.core.contracts.params import WEI, ContractParams
+from chain.core.state import Overlay
+from da.codec import encode_blob
+from da.core.blob import compute_shard_bytes, encode_header
+from da.core.merkle import compute_leaf_hashes, compute_proof, encode_proof
+from da.core.types import Tier
+
+LEASE = 1_000
+
+
+def refused(chain: Chain, function: str, *args: Any, sender: str | bytes = "alice", value: int = 0) -> str:
+    with pytest.raises(Reverted) as raised:
+        chain.call("Storage", function, *args, sender=sender, value=value)
+    return raised.value.name
+
+
+class Stored:
+    """A real blob of four shards, certified by alice."""
+
+    def __init__(self, chain: Chain, *, size: int = 40_000, blocks: int = LEASE, tier: Tier = Tier.HOT) -> None:
+        encoded = encode_blob(bytes(range(251)) * (size // 251), num_data=2, num_shards=4, leaf_bytes=1024)
+        self.blob = encoded.blob
+        self.header = encoded.header
+        self.shards = [b"".join(pieces) for pieces in encoded.shards]
+        certificate = chain.certificate(
+            self.blob, tier=tier, size=encoded.header.size_bytes, expiry=chain.height + blocks
+        )
+        chain.call("Storage", "certify", certificate, sender="alice", value=10**18)
+
+    def answer(self, seat: int, leaf: int) -> tuple[bytes, bytes, bytes]:
+        shard = self.shards[seat]
+        hashes = compute_leaf_hashes(shard, leaf_bytes=1024)
+        index = leaf % len(hashes)
+        proof = compute_proof(hashes, index, size_bytes=len(shard), leaf_bytes=1024)
+        return encode_header(self.header), shard[index * 1024 : (index + 1) * 1024], encode_proof(proof)
+
+
+def bonded(chain: Chain, amount: int = 10 * WEI) -> Chain:
+    for node in chain.nodes:
+        chain.call("Storage", "addNodeBond", sender=node.operator, value=amount)
+    return chain
+
+
+def test_an_answer_takes_the_challengers_bond() -> None:
+    chain = bonded(Chain())
+    stored = Stored(chain)
+    node = chain.nodes[2].operator
+    bond = chain.struct("Storage", "nodeTerms")["challengeBond"]
+    assert refused(chain, "challenge", stored.blob, 2, 7, value=bond - 1) == "FeeTooSmall"
+    chain.call("Storage", "challenge", stored.blob, 2, 1_007, sender="eve", value=bond + 5)
+    assert refused(chain, "challenge", stored.blob, 2, 8, value=bond) == "ChallengeIsOpen"
+    (challenge,) = chain.structs("Storage", "challengesOf", node)
+    assert (challenge["blob"], challenge["seat"], challenge["leaf"], challenge["bond"]) == (stored.blob, 2, 1_007, bond)
+    good = stored.answer(2, 1_007)
+    for bad in (
+        stored.answer(2, 1_008),
+        stored.answer(1, 1_007),
+        (good[0], good[1][:-1] + b"?", good[2]),
+        (good[0], b"", good[2]),
+        (b"", good[1], good[2]),
+        (good[0], good[1], good[2][:-1]),
+    ):
+        assert refused(chain, "answerChallenge", stored.blob, 2, *bad) == "BadAnswer"
+    before = chain.balance(node)
+    chain.call("Storage", "answerChallenge", stored.blob, 2, *good, sender="anybody")
+    assert chain.balance(node) - before == bond
+    assert refused(chain, "answerChallenge", stored.blob, 2, *good) == "NoChallenge"
+    chain.advance(200)
+    assert chain.events("NodeSlashed") == []
+    assert chain.struct("Storage", "nodeAccount", node)["bond"] == 10 * WEI
+    assert chain.total_money() == chain.minted
+
+
+def test_silence_costs_a_part_of_the_bond_the_seat_and_its_income() -> None:
+    chain = bonded(Chain())
+    stored = Stored(chain)
+    node = chain.nodes[1].operator
+    eve = chain.fund("eve")
+    before = chain.balance(eve)
+    chain.call("Storage", "challenge", stored.blob, 1, 0, sender="eve", value=10**17)
+    due = chain.struct("Storage", "challengeAt", stored.blob, 1)["dueHeight"]
+    chain.advance(due - chain.height)
+    assert chain.events("NodeSlashed") == []
+    chain.advance(2)
+    (slashed,) = chain.events("NodeSlashed")
+    assert (slashed["operator"], slashed["amount"]) == (node, 2 * WEI)
+    account = chain.struct("Storage", "nodeAccount", node)
+    assert (account["bond"], account["numFaults"], account["numChallenges"]) == (8 * WEI, 1, 0)
+    assert chain.balance(eve) - before == WEI, "the challenger's bond and half of the slash"
+    assert refused(chain, "challenge", stored.blob, 1, 0, value=10**17) == "NotSigned", "a shard is lost once"
+    assert chain.struct("Storage", "node", node)["state"] == 2
+    earned = account["earned"]
+    chain.advance(500)
+    assert chain.struct("Storage", "nodeAccount", node)["earned"] == earned
+    assert chain.struct("Storage", "nodeAccount", chain.nodes[0].operator)["earned"] >= WEI // 3
+    assert len(chain.view("Storage", "committee", chain.view("Storage", "epoch"))) == 3
+    assert chain.total_money() == chain.minted
+
+
+def test_who_did_not_sign_or_may_delete_is_not_slashed() -> None:
+    chain = bonded(Chain())
+    blob = make_hash("blob")
+    certificate = chain.certificate(blob, tier=Tier.HOT, expiry=chain.height + LEASE, seats=[0, 1, 3])
+    chain.call("Storage", "certify", certificate, sender="alice", value=10**18)
+    assert refused(chain, "challenge", blob, 2, 0, value=10**17) == "NotSigned"
+    assert refused(chain, "challenge", blob, 64, 0, value=10**17) == "NotSigned"
+    assert refused(chain, "challenge", make_hash("other"), 0, 0, value=10**17) == "UnknownBlob"
+    chain.call("Storage", "challenge", blob, 0, 0, sender="eve", value=10**17)
+    chain.call("Storage", "release", blob, sender="alice")
+    assert refused(chain, "challenge", blob, 1, 0, value=10**17) == "LeaseTooShort"
+    chain.advance(150)
+    assert chain.events("NodeSlashed") == []
+    assert len(chain.events("ChallengeLapsed")) == 1
+    assert chain.total_money() == chain.minted
+
+
+def test_a_retiring_node_stands_by_what_it_signed_and_no_longer() -> None:
+    chain = bonded(Chain())
+    stored = Stored(chain, blocks=300)
+    node = chain.nodes[0].operator
+    assert refused(chain, "withdrawNodeBond", sender=node) == "BondLocked"
+    chain.call("Storage", "renew", stored.blob, chain.height + 5_000, sender="alice", value=10**18)
+    chain.call("Storage", "challenge", stored.blob, 1, 0, sender="eve", value=10**17)  # a registered one: bound
+    chain.call("Storage", "retireNode", sender=node)
+    chain.call("Storage", "challenge", stored.blob, 0, 0, sender="eve", value=10**17)
+    for name in ("fifth", "sixth"):
+        chain.add_node(name)
+        chain.advance_to_epoch()
+    assert refused(chain, "withdrawNodeBond", sender=node) == "BondLocked", "a challenge is open"
+    chain.call("Storage", "answerChallenge", stored.blob, 0, *stored.answer(0, 0), sender=node)
+    chain.call("Storage", "answerChallenge", stored.blob, 1, *stored.answer(1, 0), sender=node)
+    free = chain.struct("Storage", "nodeAccount", node)["freeHeight"]
+    assert free == chain.struct("Storage", "blob", stored.blob)["signedHeight"]
+    chain.advance(free - chain.height)
+    assert refused(chain, "challenge", stored.blob, 0, 0, value=10**17) == "LeaseTooShort"
+    before = chain.balance(node)
+    chain.call("Storage", "withdrawNodeBond", sender=node)
+    assert chain.balance(node) - before == 10 * WEI
+    assert refused(chain, "withdrawNodeBond", sender=node) == "BondTooSmall"
+    assert chain.total_money() == chain.minted
+
+
+def test_registration_asks_for_the_bond_that_genesis_names() -> None:
+    chain = Chain(num_nodes=0, params=ContractParams(node_bond=WEI))
+    with pytest.raises(Reverted, match="BondTooSmall"):
+        chain.add_node("poor")
+
+
+def test_a_fee_reaches_the_seats_wei_for_wei() -> None:
+    chain = Chain()
+    stored = Stored(chain, blocks=LEASE)
+    paid = chain.struct("Storage", "blob", stored.blob)["paid"]
+    epoch = chain.view("Storage", "epoch")
+    chain.advance(LEASE + 201)
+    earned = [chain.struct("Storage", "nodeAccount", node.operator)["earned"] for node in chain.nodes]
+    assert len(set(earned)) == 1
+    income = chain.struct("Storage", "income", epoch)
+    assert (income["rate"], sum(earned) + income["accrued"]) == (0, paid)
+    assert income["accrued"] < 4, "less than one wei a seat is left"
+    assert chain.balance(STORAGE_ADDRESS) == income["accrued"]
+    assert chain.struct("Storage", "ownerAccount", make_address("alice"))["paid"] == paid
+
+
+def test_a_released_lease_gives_back_what_it_did_not_use() -> None:
+    chain = Chain()
+    stored = Stored(chain, blocks=LEASE)
+    start = chain.height
+    paid = chain.struct("Storage", "blob", stored.blob)["paid"]
+    chain.call("Storage", "renew", stored.blob, start + 2 * LEASE, sender="alice", value=10**18)
+    chain.advance(250)
+    before = chain.balance("alice")
+    assert refused(chain, "release", stored.blob, sender="bob") == "NoLease"
+    chain.call("Storage", "release", stored.blob, sender="alice")
+    refund = chain.balance("alice") - before
+    used = 250 * (paid // LEASE)
+    total = chain.struct("Storage", "ownerAccount", make_address("alice"))["paid"]
+    assert total - refund - used < 2 * LEASE, "only what does not divide stays"
+    assert refused(chain, "release", stored.blob, sender="alice") == "NoLease"
+    info = chain.struct("Storage", "blob", stored.blob)
+    assert (info["state"], info["releaseHeight"], info["paid"]) == (2, chain.height, total - refund)
+    chain.advance(3 * LEASE)
+    epoch = chain.view("Storage", "epoch")
+    assert chain.struct("Storage", "income", epoch)["rate"] == 0
+    assert chain.total_money() == chain.minted
+    assert list(chain.view("Storage", "blobsOf", make_address("alice"), 0, 10)) == [stored.blob]
+
+
+def test_a_cold_lease_costs_at_least_thirty_days() -> None:
+    chain = Chain()
+    minimum = 720 * 12_000
+    stored = Stored(chain, blocks=2 * minimum, tier=Tier.COLD)
+    paid = chain.struct("Storage", "blob", stored.blob)["paid"]
+    before = chain.balance("alice")
+    chain.call("Storage", "release", stored.blob, sender="alice")
+    refund = chain.balance("alice") - before
+    assert abs(2 * refund - paid) * 10**3 < paid, "half of sixty days comes back at once, thirty stay"
+
+
+def test_anothers_lease_keeps_the_blob() -> None:
+    chain = Chain()
+    blob = make_hash("blob")
+    for name, blocks in (("alice", 900), ("bob", 400)):
+        chain.call(
+            "Storage", "certify", chain.certificate(blob, expiry=chain.height + blocks), sender=name, value=10**18
+        )
+    chain.call("Storage", "release", blob, sender="alice")
+    info = chain.struct("Storage", "blob", blob)
+    assert (info["owner"], info["state"], info["releaseHeight"]) == (make_address("bob"), 1, chain.height + 400)
+    assert chain.view("Storage", "signedHeights", [blob, make_hash("?")]) == (chain.height + 900, 0)
+
+
+def test_a_pinned_blob_stays_paid() -> None:
+    chain = Chain()
+    run = chain.create_run()
+    (part, *_) = chain.struct("Training", "checkpointAt", run, 0)["blobs"]
+    assert refused(chain, "release", part, sender="owner") == "BlobIsPinned"
+
+
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["certify", "renew", "release", "wait"]),
+        st.integers(0, 2),
+        st.integers(0, 1),
+        st.integers(1, 400),
+    ),
+    min_size=3,
+    max_size=25,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(actions)
+def test_no_wei_is_lost_in_any_history_of_leases(history: list[tuple[str, int, int, int]]) -> None:
+    chain = Chain(num_nodes=2)
+    for action, number, person, blocks in history:
+        blob, name = make_hash(number), ("alice", "bob")[person]
+        try:
+            if action == "certify":
+                certificate = chain.certificate(blob, expiry=chain.height + blocks, size=1_000 * (number + 1))
+                chain.call("Storage", "certify", certificate, sender=name, value=10**18)
+            elif action == "renew":
+                chain.call("Storage", "renew", blob, chain.height + blocks, sender=name, value=10**18)
+            elif action == "release":
+                chain.call("Storage", "release", blob, sender=name)
+            else:
+                chain.advance(blocks)
+        except Reverted:
+            pass  # too early, too late, unknown: nothing has changed
+    chain.advance(900)
+    accounts = [chain.struct("Storage", "ownerAccount", make_address(name)) for name in ("alice", "bob")]
+    earned = sum(chain.struct("Storage", "nodeAccount", node.operator)["earned"] for node in chain.nodes)
+    income = chain.struct("Storage", "income", 1)
+    assert income["rate"] == 0
+    assert sum(a["paid"] - a["refunded"] for a in accounts) == earned + income["accrued"]
+    assert chain.balance(STORAGE_ADDRESS) == income["accrued"]
+    assert _count(chain.state, b"s/f") == 0, "no change of income is left"
+
+
+def _count(state: Overlay, prefix: bytes) -> int:
+    return len(list(state.iterate(prefix, prefix[:-1] + bytes([prefix[-1] + 1]))))
+
+
+def test_the_shard_of_the_answer_has_the_layout_of_the_header() -> None:
+    chain = Chain()
+    stored = Stored(chain)
+    assert len(stored.shards[0]) == compute_shard_bytes(stored.header.size_bytes, 2)
