@@ -26,11 +26,14 @@ from chain.home import (
     Listening,
     compute_evm_chain_id,
     create_network,
+    join_network,
     load_app_height,
     load_chain_id,
     load_listening,
     reset_home,
 )
+from chain.joining import JoinFailed
+from chain.settings import InvalidSettings, NodeSettings, load_settings, save_settings
 from chain.store import Reader, Store, StoreError
 from chain.supervisor import ChildFailed, NodePlan, Supervisor, fetch_status, find_free_ports
 
@@ -45,6 +48,8 @@ app = typer.Typer(
 )
 
 Home = Annotated[Path, typer.Option(help="The node's directory.")]
+SnapshotInterval = Annotated[int, typer.Option(min=0, help="Blocks between state-sync snapshots; 0: none.")]
+RetainBlocks = Annotated[int, typer.Option(min=0, help="Newest blocks that are kept; 0: all.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -62,6 +67,8 @@ def init(
     unbond_blocks: Annotated[int, typer.Option(help="Lock of unbonding stake; 0 takes the default.")] = 0,
     timeout_commit_ms: Annotated[int, typer.Option(help="Pause after a block.")] = Timing().commit_milliseconds,
     empty_blocks: Annotated[bool, typer.Option(help="Make blocks without transactions.")] = True,
+    snapshot_interval: SnapshotInterval = NodeSettings().snapshot_interval_blocks,
+    retain_blocks: RetainBlocks = 0,
     json_output: Json = False,
 ) -> None:
     """Write keys, configuration and genesis of a chain with one validator."""
@@ -72,6 +79,7 @@ def init(
         chain_id=chain_id,
         app_state=_make_app_state(alloc, evm_chain_id, gas_limit, base_fee_wei, storage_epoch_blocks, unbond_blocks),
         timing=Timing(commit_milliseconds=timeout_commit_ms, is_creating_empty_blocks=empty_blocks),
+        settings=_make_settings(snapshot_interval, retain_blocks),
         json_output=json_output,
     )
 
@@ -88,6 +96,8 @@ def init_network(
     storage_epoch_blocks: Annotated[int, typer.Option(help="Length of a storage epoch; 0 takes the default.")] = 0,
     unbond_blocks: Annotated[int, typer.Option(help="Lock of unbonding stake; 0 takes the default.")] = 0,
     timeout_commit_ms: Annotated[int, typer.Option(help="Pause after a block.")] = Timing().commit_milliseconds,
+    snapshot_interval: SnapshotInterval = NodeSettings().snapshot_interval_blocks,
+    retain_blocks: RetainBlocks = 0,
     json_output: Json = False,
 ) -> None:
     """Write the homes of several validators on this machine: HOME/validator-0, HOME/validator-1, ..."""
@@ -102,6 +112,7 @@ def init_network(
         chain_id=chain_id,
         app_state=_make_app_state(alloc, evm_chain_id, gas_limit, base_fee_wei, storage_epoch_blocks, unbond_blocks),
         timing=Timing(commit_milliseconds=timeout_commit_ms),
+        settings=_make_settings(snapshot_interval, retain_blocks),
         json_output=json_output,
     )
 
@@ -144,13 +155,26 @@ def abci(
     from chain.abci.application import ChainApplication
     from chain.abci.faults import parse_fault
     from chain.abci.server import serve
+    from chain.snapshots import SnapshotDirectory, SnapshotMaker
     from chain.system import CONTRACTS, process_system_genesis
 
     _configure_logging()
+    settings = load_settings(home)
     store = Store(home / "app")
+    maker: SnapshotMaker | None = None
+    if settings.snapshot_interval_blocks:
+        maker = SnapshotMaker(
+            home, interval_blocks=settings.snapshot_interval_blocks, num_kept=settings.num_snapshots_kept
+        )
     try:
         application = ChainApplication(
-            store, CONTRACTS, process_system_genesis, fault=parse_fault(fault) if fault else None
+            store,
+            CONTRACTS,
+            process_system_genesis,
+            fault=parse_fault(fault) if fault else None,
+            snapshots=SnapshotDirectory(home / "snapshots"),
+            retain_blocks=settings.retain_blocks,
+            on_commit=maker.process_committed if maker is not None else None,
         )
         path = socket or home / "abci.sock"
         path.unlink(missing_ok=True)
@@ -165,6 +189,8 @@ def abci(
         asyncio.run(run())
         path.unlink(missing_ok=True)
     finally:
+        if maker is not None:
+            maker.close()
         store.close()
 
 
@@ -180,6 +206,73 @@ def rpc(
     _configure_logging()
     host, port = _parse_address(listen)
     run(home, cometbft_url, host, port)
+
+
+@app.command()
+def snapshot(
+    home: Home = DEFAULT_HOME,
+    keep: Annotated[int, typer.Option(min=1, help="Snapshots to keep.")] = NodeSettings().num_snapshots_kept,
+    follow: Annotated[bool, typer.Option(hidden=True)] = False,
+    json_output: Json = False,
+) -> None:
+    """Make a state-sync snapshot of the newest block now, also while the node runs."""
+    from chain.snapshots import SnapshotDirectory, describe, follow_heights
+
+    _configure_logging()
+    if follow:
+        follow_heights(home, sys.stdin.buffer, num_kept=keep)
+        return
+    directory = SnapshotDirectory(home / "snapshots")
+    with Reader(home / "app") as reader, reader.snapshot() as view:
+        manifest = directory.make(view)
+    directory.prune(keep)
+    document = describe(manifest)
+    if json_output:
+        print(json.dumps(document))
+        return
+    for key, value in document.items():
+        print(f"{key.replace('_', ' '):>14}  {value}")
+
+
+@app.command()
+def join(
+    servers: Annotated[list[str], typer.Option("--server", help="CometBFT RPC URL of a running node; give two.")],
+    home: Home = DEFAULT_HOME,
+    peer: Annotated[list[str] | None, typer.Option(help="id@host:port; by default the servers' own.")] = None,
+    state_sync: Annotated[bool, typer.Option(help="Restore a snapshot instead of replaying all blocks.")] = True,
+    trust_height: Annotated[int, typer.Option(help="A header you trust; 0 takes the servers' word.")] = 0,
+    trust_hash: Annotated[str, typer.Option(help="Its hash, hex.")] = "",
+    json_output: Json = False,
+) -> None:
+    """Write the home of one more node of a running chain; `chain-node start` then fetches the state."""
+    from chain.joining import plan_join
+
+    plan = plan_join(servers, peers=peer or [], trust_height=trust_height, trust_hash=trust_hash)
+    ports = find_free_ports(2)
+    keys = join_network(
+        home,
+        genesis=plan.genesis,
+        addresses=Addresses(rpc=f"127.0.0.1:{ports[0]}", p2p=f"127.0.0.1:{ports[1]}"),
+        peers=plan.peers,
+        timing=Timing(),
+        state_sync=plan.source if state_sync else None,
+    )
+    document = {
+        "chain_id": plan.genesis["chain_id"],
+        "home": str(home),
+        "node_id": keys.node_id,
+        "trust_height": plan.source.trust_height,
+        "trust_hash": plan.source.trust_hash,
+    }
+    if json_output:
+        print(json.dumps(document))
+        return
+    print(f"chain {document['chain_id']}; start it with: chain-node start --home {home}")
+    if state_sync and not trust_hash:
+        print(
+            f"trusting what {' and '.join(servers)} say of height {plan.source.trust_height}:"
+            f" {plan.source.trust_hash}; compare it with somebody you know"
+        )
 
 
 @app.command()
@@ -227,7 +320,15 @@ def main() -> None:
     """Run the command line; expected failures are one readable line and exit code 1."""
     try:
         app()
-    except (HomeError, StoreError, CometBftMissing, ChildFailed, ChainError) as error:
+    except (
+        HomeError,
+        StoreError,
+        CometBftMissing,
+        ChildFailed,
+        ChainError,
+        InvalidSettings,
+        JoinFailed,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 
@@ -239,6 +340,7 @@ def _initialise(
     chain_id: str,
     app_state: Callable[[str], dict[str, Any]],
     timing: Timing,
+    settings: NodeSettings,
     json_output: bool,
 ) -> None:
     from chain.core.state import Overlay
@@ -251,6 +353,8 @@ def _initialise(
     create_network(
         homes, chain_id=chosen_id, app_state=document, addresses=addresses, timing=timing, time=datetime.now(UTC)
     )
+    for home in homes:
+        save_settings(home, settings)
     summary = {
         "chain_id": chosen_id,
         "evm_chain_id": genesis.parameters.evm_chain_id,
@@ -297,6 +401,13 @@ def _make_app_state(
         return state
 
     return make
+
+
+def _make_settings(snapshot_interval: int, retain_blocks: int) -> NodeSettings:
+    try:
+        return NodeSettings(snapshot_interval_blocks=snapshot_interval, retain_blocks=retain_blocks)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _make_chain_id() -> str:

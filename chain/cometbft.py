@@ -67,6 +67,20 @@ class Keys:
     """40 hex digits: the name of the node in peer addresses."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSyncSource:
+    """Where a fresh node gets a recent state, and what it trusts."""
+
+    rpc_servers: tuple[str, ...]
+    """CometBFT RPC URLs, at least two (one may stand twice): the light client compares them."""
+    trust_height: int
+    """Height of a header that is known to be good."""
+    trust_hash: str
+    """Its hash, hex."""
+    trust_period_hours: int = 168
+    """Older headers are not trusted; must be shorter than the time for which bonds stay locked."""
+
+
 def find_cometbft(configured: str | None, root: Path) -> Path:
     """Return the binary: ``configured`` ($COMETBFT_BIN), PATH, the cache under ``root``; raises CometBftMissing."""
     if configured:
@@ -169,6 +183,7 @@ def write_config(
     p2p_listen: str,
     persistent_peers: Sequence[str] = (),
     timing: Timing,
+    state_sync: StateSyncSource | None = None,
 ) -> None:
     """Write config.toml; addresses are ``host:port``, peers ``id@host:port``."""
     lines = [
@@ -213,6 +228,18 @@ def write_config(
         'indexer = "null"',
         "",
     ]
+    if state_sync is not None:
+        lines += [
+            "[statesync]",
+            "enable = true",
+            f'rpc_servers = "{",".join(state_sync.rpc_servers)}"',
+            f"trust_height = {state_sync.trust_height}",
+            f'trust_hash = "{state_sync.trust_hash}"',
+            f'trust_period = "{state_sync.trust_period_hours}h"',
+            'discovery_time = "5s"',
+            'chunk_request_timeout = "5s"',
+            "",
+        ]
     path = home / "config" / "config.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines))

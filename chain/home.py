@@ -16,7 +16,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from chain.cometbft import Keys, Timing, create_keys, load_keys, load_signed_height, write_config, write_genesis
+from chain.cometbft import (
+    Keys,
+    StateSyncSource,
+    Timing,
+    create_keys,
+    load_keys,
+    load_signed_height,
+    write_config,
+    write_genesis,
+)
 from chain.store import Reader, StoreError, StoreMissing
 
 FIRST_EVM_CHAIN_ID = 1_000_000
@@ -144,12 +153,38 @@ def create_network(
     return keys
 
 
+def join_network(
+    home: Path,
+    *,
+    genesis: Mapping[str, Any],
+    addresses: Addresses,
+    peers: Sequence[str],
+    timing: Timing,
+    state_sync: StateSyncSource | None,
+) -> Keys:
+    """Initialise the home of one more node of a running chain; raises HomeExists."""
+    if (home / "config" / "genesis.json").exists():
+        raise HomeExists(home, load_chain_id(home))
+    keys = create_keys(home)
+    write_config(
+        home,
+        moniker=f"node-{keys.node_id[:8]}",
+        rpc_listen=addresses.rpc,
+        p2p_listen=addresses.p2p,
+        persistent_peers=peers,
+        timing=timing,
+        state_sync=state_sync,
+    )
+    (home / "config" / "genesis.json").write_text(json.dumps(genesis, indent=2) + "\n")
+    return keys
+
+
 def reset_home(home: Path, *, chain_id: str, time: datetime) -> None:
     """Forget all blocks and start a chain with a new id; keys, balances and configuration stay."""
     genesis = load_genesis(home)
     if len(genesis["validators"]) != 1:
         raise HomeError(f"{home} has {len(genesis['validators'])} validators: they can only be reset together")
-    for name in ("data", "app", "run.json"):
+    for name in ("data", "app", "snapshots", "run.json"):
         path = home / name
         if path.is_dir():
             shutil.rmtree(path)

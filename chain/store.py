@@ -5,17 +5,21 @@ Invariant: whatever moment the process dies, the file holds exactly the blocks u
 
 | named database | key | value |
 |---|---|---|
-| meta | name | height as u64, app hash |
+| meta | name | height as u64, first height with records as u64, app hash |
 | state | state key | state value |
 | blocks | height u64 | msgpack of Block |
 | block_heights | block hash | height u64 |
 | receipts | height u64 | msgpack of [receipts, timer logs] |
 | transactions | transaction hash | msgpack of [height, index, sender, raw] |
+| archive | state key | last value of a record that left the state under an accumulator |
+
+Records of old blocks may be pruned, and a node restored from a snapshot never had them: ``first_height`` is the
+lowest block that is whole here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,13 +33,19 @@ import msgpack
 from chain.core.executor import BlockEnvironment
 from chain.core.genesis import ChainParameters, get_parameters
 from chain.core.records import Block, Log, Receipt, Transaction
+from chain.core.rounds.archive import ARCHIVED_PREFIXES
+from chain.core.snapshots import Entry, EntryKind
 from chain.core.state import Base
 from chain.core.transactions import restore_transaction
 from chain.core.types import Address, Height
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
 
-DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions")
+DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions", b"archive")
 """Named databases."""
+
+PRUNED_BLOCKS_A_COMMIT = 4
+"""Old blocks whose records go in one commit: more than come, so a backlog goes too."""
+
 
 INITIAL_MAP_BYTES = 4 << 30
 """Address space, not disk: the file grows as it is written."""
@@ -51,6 +61,9 @@ _READER_CHECK_COMMITS = 64
 _HEIGHT_BYTES = 8
 _META_HEIGHT = b"height"
 _META_APP_HASH = b"app_hash"
+_META_FIRST_HEIGHT = b"first_height"
+_ENTRY_DATABASES = (b"state", b"blocks", b"block_heights", b"receipts", b"transactions")
+"""By chain.core.snapshots.EntryKind."""
 
 
 class StoreError(Exception):
@@ -119,6 +132,11 @@ class Snapshot:
         return Height(int.from_bytes(self._get(b"meta", _META_HEIGHT) or b"", "big"))
 
     @property
+    def first_height(self) -> Height:
+        """The lowest block whose records are here: 0 unless older ones were pruned or never fetched."""
+        return Height(int.from_bytes(self._get(b"meta", _META_FIRST_HEIGHT) or b"", "big"))
+
+    @property
     def app_hash(self) -> bytes:
         """32 bytes after block ``height``; empty before genesis."""
         return self._get(b"meta", _META_APP_HASH) or b""
@@ -127,6 +145,26 @@ class Snapshot:
     def state(self) -> Base:
         """The state after block ``height``; usable while the snapshot is open."""
         return _SnapshotState(self._transaction, self._databases[b"state"])
+
+    @property
+    def state_and_archive(self) -> Base:
+        """The state, and behind it the records that left it: for views of this node only, never for a block."""
+        return _ArchiveState(self._transaction, self._databases[b"state"], self._databases[b"archive"])
+
+    def iterate_entries(self) -> Iterator[Entry]:
+        """Yield what a snapshot of this block holds (chain.core.snapshots)."""
+        for key, value in iterate_all(self.state):
+            yield EntryKind.STATE, key, value
+        block = self.block(self.height)
+        assert block is not None, "height and block are written together"
+        height = _encode_height(block.height)
+        yield EntryKind.BLOCK, height, self._get(b"blocks", height) or b""
+        yield EntryKind.BLOCK_HEIGHT, block.hash, height
+        receipts = self._get(b"receipts", height)
+        if receipts is not None:
+            yield EntryKind.RECEIPTS, height, receipts
+        for transaction in sorted(block.transactions):
+            yield EntryKind.TRANSACTION, transaction, self._get(b"transactions", transaction) or b""
 
     def genesis_info(self) -> ChainParameters:
         """Return the chain's ids, genesis hash, gas limit and base fee."""
@@ -267,8 +305,8 @@ class Store:
         """Do as ``Reader.snapshot``, inside the writer's process."""
         yield self.committed
 
-    def commit(self, candidate: Candidate) -> None:
-        """Make a block durable, all or nothing."""
+    def commit(self, candidate: Candidate, *, keep_from: int = 0) -> None:
+        """Make a block durable, all or nothing; records of some blocks below ``keep_from`` go in the same step."""
         self._reading.abort()
         self._num_commits += 1
         if self._num_commits % _READER_CHECK_COMMITS == 0:
@@ -278,10 +316,25 @@ class Store:
             try:
                 with self._env.begin(write=True) as transaction:
                     self._write(transaction, candidate)
+                    self._prune(transaction, keep_from)
                 break
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
         self._reading = self._env.begin()
+
+    def put_entries(self, entries: Sequence[Entry]) -> None:
+        """Write a part of a snapshot; until ``finish_restore`` the store still counts as empty."""
+        self._write_between_blocks(lambda transaction: self._put_entries(transaction, entries))
+
+    def finish_restore(self, height: Height, app_hash: bytes) -> None:
+        """Make the entries count: the chain continues after block ``height``."""
+
+        def write(transaction: lmdb.Transaction) -> None:
+            for name in (_META_HEIGHT, _META_FIRST_HEIGHT):
+                transaction.put(name, _encode_height(height), db=self._databases[b"meta"])
+            transaction.put(_META_APP_HASH, app_hash, db=self._databases[b"meta"])
+
+        self._write_between_blocks(write)
 
     def wipe(self) -> None:
         """Forget everything: InitChain starts a chain from nothing."""
@@ -296,10 +349,45 @@ class Store:
         self._reading.abort()
         self._env.close()
 
+    def _write_between_blocks(self, write: Callable[[lmdb.Transaction], None]) -> None:
+        self._reading.abort()
+        self._grow_if_needed()
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    write(transaction)
+                break
+            except lmdb.MapFullError:
+                self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
+        self._reading = self._env.begin()
+
+    def _put_entries(self, transaction: lmdb.Transaction, entries: Sequence[Entry]) -> None:
+        for kind, key, value in entries:
+            transaction.put(key, value, db=self._databases[_ENTRY_DATABASES[kind]])
+
+    def _prune(self, transaction: lmdb.Transaction, keep_from: int) -> None:
+        meta = self._databases[b"meta"]
+        first = int.from_bytes(transaction.get(_META_FIRST_HEIGHT, db=meta) or b"", "big")
+        stop = min(keep_from, first + PRUNED_BLOCKS_A_COMMIT)
+        if stop <= first:
+            return
+        for height in map(_encode_height, range(first, stop)):
+            value = transaction.get(height, db=self._databases[b"blocks"])
+            if value is not None:
+                block = decode_block(bytes(value))
+                transaction.delete(block.hash, db=self._databases[b"block_heights"])
+                for executed in block.transactions:
+                    transaction.delete(executed, db=self._databases[b"transactions"])
+            transaction.delete(height, db=self._databases[b"blocks"])
+            transaction.delete(height, db=self._databases[b"receipts"])
+        transaction.put(_META_FIRST_HEIGHT, _encode_height(stop), db=meta)
+
     def _write(self, transaction: lmdb.Transaction, candidate: Candidate) -> None:
         state = self._databases[b"state"]
         for key, value in candidate.changes:
             if value is None:
+                if key[:3] in ARCHIVED_PREFIXES:
+                    self._archive(transaction, key)
                 transaction.delete(key, db=state)
             else:
                 transaction.put(key, value, db=state)
@@ -315,6 +403,11 @@ class Store:
             transaction.put(executed.hash, record, db=self._databases[b"transactions"])
         transaction.put(_META_HEIGHT, height, db=self._databases[b"meta"])
         transaction.put(_META_APP_HASH, candidate.app_hash, db=self._databases[b"meta"])
+
+    def _archive(self, transaction: lmdb.Transaction, key: bytes) -> None:
+        value = transaction.get(key, db=self._databases[b"state"])
+        if value is not None:
+            transaction.put(key, value, db=self._databases[b"archive"])
 
     def _grow_if_needed(self) -> None:
         info = self._env.info()
@@ -347,6 +440,24 @@ class _SnapshotState:
                 if key >= stop:
                     return
                 yield key, bytes(value)
+
+
+class _ArchiveState(_SnapshotState):
+    """The same, and what has left it."""
+
+    __slots__ = ("_archive",)
+
+    def __init__(self, transaction: lmdb.Transaction, database: Any, archive: Any) -> None:
+        super().__init__(transaction, database)
+        self._archive = archive
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, or the last it had."""
+        value = super().get(key)
+        if value is None and key[:3] in ARCHIVED_PREFIXES:
+            archived = self._transaction.get(key, db=self._archive)
+            value = None if archived is None else bytes(archived)
+        return value
 
 
 def iterate_all(state: Base) -> Iterator[tuple[bytes, bytes]]:

@@ -18,6 +18,7 @@ import msgpack
 from chain.abci import abci_pb2 as pb
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.server import Handler
+from chain.abci.state_sync import StateSync
 from chain.abci.verdicts import VerdictCache
 from chain.core import accounts
 from chain.core.blocks import seal_block
@@ -38,6 +39,7 @@ from chain.core.records import Receipt, Transaction
 from chain.core.smt import Tree
 from chain.core.state import Overlay
 from chain.core.types import Address, Amount, Hash, Height, Nonce
+from chain.snapshots import SnapshotDirectory
 from chain.store import Candidate, Store, iterate_all
 
 log = logging.getLogger(__name__)
@@ -82,16 +84,30 @@ class ChainApplication:
     """The state machine behind the four connections."""
 
     def __init__(
-        self, store: Store, contracts: Contracts, process_genesis: ProcessGenesis, *, fault: Fault | None = None
+        self,
+        store: Store,
+        contracts: Contracts,
+        process_genesis: ProcessGenesis,
+        *,
+        fault: Fault | None = None,
+        snapshots: SnapshotDirectory | None = None,
+        retain_blocks: int = 0,
+        on_commit: Callable[[Height], None] | None = None,
     ) -> None:
         """Continue from the newest durable block of ``store``; rebuilds the tree from its leaves."""
         self._store = store
         self._contracts = contracts
         self._process_genesis = process_genesis
         self._fault = fault
+        self._snapshots = snapshots
+        self._state_sync = StateSync(store, snapshots)
+        self._retain_blocks = retain_blocks
+        self._on_commit = on_commit
         self._queue = TransactionQueue()
         self._verdicts = VerdictCache()
         self._finalized: _Finalized | None = None
+        if store.committed.is_empty:
+            store.wipe()  # what a restore that was cut short has left
         self._parameters: ChainParameters | None = get_parameters(store.committed.state)
         self._tree = Tree().update(iterate_all(store.committed.state))
         committed = store.committed
@@ -162,7 +178,9 @@ class ChainApplication:
         Called for each new transaction, pipelined, and with RECHECK for what is left after a block.  Reads only
         the durable state.  Must not execute, and must not depend on a block between FinalizeBlock and Commit.
         """
-        parameters = self._get_parameters()
+        parameters = self._parameters
+        if parameters is None:  # a node that state-syncs answers clients already
+            return _refuse_transaction(InvalidTransaction("this node has no state yet: send to another, or wait"))
         verdict = self._verdicts.decode(request.tx, parameters.evm_chain_id)
         if isinstance(verdict, InvalidTransaction):
             return _refuse_transaction(verdict)
@@ -294,19 +312,22 @@ class ChainApplication:
         """Make the executed block durable: state, records, height and app hash in one transaction.
 
         Called after FinalizeBlock, with the mempool locked and flushed.  Must not return before the block is on
-        disk.  A retain height of 0 keeps all blocks of the core.
+        disk.  The core prunes its blocks below the retain height; 0 keeps all.
         """
         finalized = self._finalized
         if finalized is None:
             raise OutOfOrder("Commit without FinalizeBlock")
         candidate = finalized.candidate
         die_if_due(self._fault, FaultPoint.BEFORE_COMMIT, candidate.height)
-        self._store.commit(candidate)
+        retain_height = self._compute_retain_height(candidate.height)
+        self._store.commit(candidate, keep_from=retain_height)
         die_if_due(self._fault, FaultPoint.AFTER_COMMIT, candidate.height)
         self._tree = finalized.tree
         self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
         self._finalized = None
-        return pb.ResponseCommit(retain_height=0)
+        if self._on_commit is not None:
+            self._on_commit(candidate.height)
+        return pb.ResponseCommit(retain_height=retain_height)
 
     def process_extend_vote(self, request: pb.RequestExtendVote) -> pb.ResponseExtendVote:
         """Extend nothing; called only if a chain switches vote extensions on."""
@@ -317,23 +338,34 @@ class ChainApplication:
         status = pb.ResponseVerifyVoteExtension
         return pb.ResponseVerifyVoteExtension(status=status.REJECT if request.vote_extension else status.ACCEPT)
 
-    # ---- Snapshot connection: no snapshots are made or taken yet, so state sync falls back to block sync
+    # ---- Snapshot connection: parts of ``chain.abci.state_sync``
 
     def process_list_snapshots(self, request: pb.RequestListSnapshots) -> pb.ResponseListSnapshots:
-        """Offer none; called when a peer looks for snapshots."""
-        return pb.ResponseListSnapshots()
-
-    def process_offer_snapshot(self, request: pb.RequestOfferSnapshot) -> pb.ResponseOfferSnapshot:
-        """Refuse the format; called on a node that was told to state-sync."""
-        return pb.ResponseOfferSnapshot(result=pb.ResponseOfferSnapshot.REJECT_FORMAT)
+        """Offer what lies on disk; called when a peer looks for snapshots.  Must not change anything."""
+        return self._state_sync.list_snapshots()
 
     def process_load_snapshot_chunk(self, request: pb.RequestLoadSnapshotChunk) -> pb.ResponseLoadSnapshotChunk:
-        """Answer without a chunk; called when a peer asks for a snapshot that it wasn't offered."""
-        return pb.ResponseLoadSnapshotChunk()
+        """Read a chunk for a peer; empty when it is gone.  Must not change anything."""
+        return self._state_sync.load_chunk(request)
+
+    def process_offer_snapshot(self, request: pb.RequestOfferSnapshot) -> pb.ResponseOfferSnapshot:
+        """Begin to restore, or refuse; called on a node that was told to state-sync and has no blocks.
+
+        ``app_hash`` was verified by CometBFT's light client, nothing else was.  A second offer aborts a first one
+        that is half applied.
+        """
+        answer = self._state_sync.offer(request)
+        if answer.result == pb.ResponseOfferSnapshot.ACCEPT:
+            self._forget()
+        return answer
 
     def process_apply_snapshot_chunk(self, request: pb.RequestApplySnapshotChunk) -> pb.ResponseApplySnapshotChunk:
-        """Reject; no snapshot was accepted."""
-        return pb.ResponseApplySnapshotChunk(result=pb.ResponseApplySnapshotChunk.REJECT_SNAPSHOT)
+        """Take in one chunk after another; the last one makes the state count or rejects the snapshot."""
+        answer, tree = self._state_sync.apply(request)
+        if tree is not None:
+            self._tree = tree
+            self._parameters = get_parameters(self._store.committed.state)
+        return answer
 
     # ---- Parts of the above
 
@@ -376,6 +408,21 @@ class ChainApplication:
             timer_logs=execution.timer_logs,
         )
         return _Finalized(candidate=candidate, tree=tree, refused=tuple(refused))
+
+    def _compute_retain_height(self, height: int) -> int:
+        """Return the lowest block to keep: never above a snapshot that a peer may be restoring."""
+        if not self._retain_blocks:
+            return 0
+        retain_height = max(0, height - self._retain_blocks + 1)
+        kept = self._snapshots.heights() if self._snapshots is not None else []
+        return min([retain_height, *kept])
+
+    def _forget(self) -> None:
+        """Hold nothing of a chain: its first block, or a snapshot, follows."""
+        self._tree = Tree()
+        self._parameters = None
+        self._queue = TransactionQueue()
+        self._finalized = None
 
     def _get_parameters(self) -> ChainParameters:
         if self._parameters is None:

@@ -14,6 +14,8 @@ TRANSACTIONS_TAG = b"archipelago/transactions/1\x00"
 """Before the hashes of a block's transactions."""
 RECEIPTS_TAG = b"archipelago/receipts/1\x00"
 """Before the hashes of a block's receipts."""
+SNAPSHOT_TAG = b"archipelago/snapshot/1\x00"
+"""Before a snapshot's metadata."""
 
 
 def keccak256(data: bytes) -> Hash:

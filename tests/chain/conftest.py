@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from chain.core.records import Log, Transaction
 from chain.core.state import Overlay
 from chain.core.transactions import decode_transaction
 from chain.core.types import Address, Height
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 EVM_CHAIN_ID = 4242
 COUNTER = Address(b"\x77" * 20)

@@ -1,0 +1,78 @@
+"""What a fresh node needs to know of a running chain: genesis, peers, and a header to trust."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from chain.cometbft import StateSyncSource
+
+TIMEOUT_SECONDS = 10.0
+"""Of one request."""
+
+
+class JoinFailed(Exception):
+    """The running nodes can't be asked, or disagree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinPlan:
+    """What ``chain-node join`` writes down."""
+
+    genesis: dict[str, Any]
+    """genesis.json."""
+    peers: tuple[str, ...]
+    """id@host:port."""
+    source: StateSyncSource
+    """For state sync."""
+
+
+def plan_join(servers: Sequence[str], *, peers: Sequence[str], trust_height: int, trust_hash: str) -> JoinPlan:
+    """Ask CometBFT's RPC of running nodes; raises JoinFailed when they disagree."""
+    documents = [fetch(server, "genesis")["genesis"] for server in servers]
+    for server, document in zip(servers, documents, strict=True):
+        if document != documents[0]:
+            raise JoinFailed(f"{server} and {servers[0]} have different genesis files: which chain is meant?")
+    statuses = [fetch(server, "status") for server in servers]
+    height = trust_height or min(int(status["sync_info"]["latest_block_height"]) for status in statuses)
+    hashes = [
+        fetch(server, f"commit?height={height}")["signed_header"]["commit"]["block_id"]["hash"] for server in servers
+    ]
+    expected = trust_hash.upper() or hashes[0]
+    for server, got in zip(servers, hashes, strict=True):
+        if got != expected:
+            raise JoinFailed(f"{server} has block {got} at height {height}, expected {expected}: one of them lies")
+    found = [_make_peer(server, status) for server, status in zip(servers, statuses, strict=True)]
+    rpc_servers = tuple(servers) if len(servers) > 1 else (servers[0], servers[0])
+    return JoinPlan(
+        genesis=documents[0],
+        peers=tuple(peers) or tuple(found),
+        source=StateSyncSource(rpc_servers=rpc_servers, trust_height=height, trust_hash=expected),
+    )
+
+
+def fetch(server: str, path: str) -> dict[str, Any]:
+    """Return the result of one of CometBFT's RPC methods; raises JoinFailed."""
+    try:
+        with urllib.request.urlopen(f"{server}/{path}", timeout=TIMEOUT_SECONDS) as answer:
+            document = json.load(answer)
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        raise JoinFailed(f"{server}/{path} doesn't answer: {error}") from error
+    if "result" not in document:
+        raise JoinFailed(f"{server}/{path} answers {document.get('error')}")
+    result: dict[str, Any] = document["result"]
+    return result
+
+
+def _make_peer(server: str, status: dict[str, Any]) -> str:
+    listen = status["node_info"]["listen_addr"].removeprefix("tcp://")
+    host, _, port = listen.rpartition(":")
+    if host in ("", "0.0.0.0", "::", "[::]"):
+        host = urlsplit(server).hostname or "127.0.0.1"
+    return f"{status['node_info']['id']}@{host}:{port}"

@@ -1,0 +1,82 @@
+"""What an operator chooses for the application: ``<home>/config/app.toml``, read once at start.
+
+| key | meaning | default |
+|---|---|---|
+| snapshot_interval_blocks | make a state-sync snapshot at multiples of this height; 0: none | 1000 |
+| num_snapshots_kept | older ones are deleted | 2 |
+| retain_blocks | newest blocks whose records and CometBFT blocks are kept; 0: all | 0 |
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+MIN_RETAIN_BLOCKS = 100
+"""Fewer would leave a peer that was away for a minute without the blocks it needs."""
+
+FILE_NAME = "app.toml"
+
+
+class InvalidSettings(Exception):
+    """app.toml isn't what it should be."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Keep the path."""
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """The file's content."""
+
+    snapshot_interval_blocks: int = 1000
+    """Height distance of snapshots, 0 for none."""
+    num_snapshots_kept: int = 2
+    """At least 1, so that a node that restores one finds it long enough."""
+    retain_blocks: int = 0
+    """Newest blocks that are kept, 0 for all."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can't work."""
+        if self.snapshot_interval_blocks < 0 or self.num_snapshots_kept < 1:
+            raise ValueError(
+                f"snapshot_interval_blocks is {self.snapshot_interval_blocks} (at least 0) and num_snapshots_kept is"
+                f" {self.num_snapshots_kept} (at least 1)"
+            )
+        if self.retain_blocks and self.retain_blocks < MIN_RETAIN_BLOCKS:
+            raise ValueError(f"retain_blocks is {self.retain_blocks}, expected 0 or at least {MIN_RETAIN_BLOCKS}")
+
+
+def load_settings(home: Path) -> NodeSettings:
+    """Read app.toml, or the defaults where there is none; raises InvalidSettings."""
+    path = home / "config" / FILE_NAME
+    if not path.exists():
+        return NodeSettings()
+    known = [field.name for field in fields(NodeSettings)]
+    try:
+        document = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(path, f"no TOML: {error}") from error
+    for key, value in document.items():
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            raise InvalidSettings(path, f"unknown key {key!r}" + (f", did you mean {nearest[0]}?" if nearest else ""))
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidSettings(path, f"{key} is {value!r}, expected an integer")
+    try:
+        return NodeSettings(**document)
+    except ValueError as error:
+        raise InvalidSettings(path, str(error)) from error
+
+
+def save_settings(home: Path, settings: NodeSettings) -> None:
+    """Write app.toml."""
+    path = home / "config" / FILE_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["# The application's settings; see chain/settings.py."]
+    lines += [f"{field.name} = {getattr(settings, field.name)}" for field in fields(NodeSettings)]
+    path.write_text("\n".join(lines) + "\n")
