@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chain.core.records import Block, Receipt
-from chain.rpc.faults import InvalidParams
+from chain.rpc.faults import BlockPruned, InvalidParams
 from chain.rpc.logs import find_logs, parse_query
 from chain.rpc.session import Method, Session
 from chain.rpc.values import Params, parse_quantity, quantity
@@ -29,7 +29,7 @@ def get_block_by_number(session: Session, params: Params) -> Any:
     """eth_getBlockByNumber."""
     params.at_most(2)
     height = params.height(0, session.snapshot.height)
-    return _view_block(session, session.snapshot.block(height), params.flag(1, "fullTransactions"))
+    return _view_block(session, _find_block(session, height), params.flag(1, "fullTransactions"))
 
 
 def get_block_by_hash(session: Session, params: Params) -> Any:
@@ -51,7 +51,7 @@ def get_transaction_by_hash(session: Session, params: Params) -> Any:
 def get_transaction_by_number_and_index(session: Session, params: Params) -> Any:
     """eth_getTransactionByBlockNumberAndIndex."""
     params.at_most(2)
-    return _view_indexed(session, session.snapshot.block(params.height(0, session.snapshot.height)), params)
+    return _view_indexed(session, _find_block(session, params.height(0, session.snapshot.height)), params)
 
 
 def get_transaction_by_hash_and_index(session: Session, params: Params) -> Any:
@@ -77,7 +77,7 @@ def get_block_receipts(session: Session, params: Params) -> Any:
     if isinstance(value, str) and len(value) == 66:
         block = _block_of_hash(session, params)
     else:
-        block = session.snapshot.block(params.height(0, session.snapshot.height))
+        block = _find_block(session, params.height(0, session.snapshot.height))
     if block is None:
         return None
     views = []
@@ -90,7 +90,7 @@ def get_block_receipts(session: Session, params: Params) -> Any:
 
 def count_transactions_by_number(session: Session, params: Params) -> Any:
     """eth_getBlockTransactionCountByNumber."""
-    block = session.snapshot.block(params.height(0, session.snapshot.height))
+    block = _find_block(session, params.height(0, session.snapshot.height))
     return None if block is None else quantity(len(block.transactions))
 
 
@@ -153,7 +153,7 @@ def get_fee_history(session: Session, params: Params) -> Any:
     percentiles = _read_percentiles(params.raw(2, "rewardPercentiles", None))
     if newest > snapshot.height:
         raise InvalidParams(f"newestBlock is {newest}, the newest block is {snapshot.height}")
-    oldest = max(0, newest - min(num_blocks, MAX_FEE_HISTORY_BLOCKS) + 1)
+    oldest = max(snapshot.first_height, newest - min(num_blocks, MAX_FEE_HISTORY_BLOCKS) + 1)
     blocks = [_block(session, height) for height in range(oldest, newest + 1)]
     history: dict[str, Any] = {
         "oldestBlock": quantity(oldest),
@@ -206,13 +206,21 @@ def _view_indexed(session: Session, block: Block | None, params: Params) -> Any:
     return view_transaction(found[0], block, session.snapshot.receipts(block.height)[index], index)
 
 
+def _find_block(session: Session, height: int) -> Block | None:
+    """Return a block, None above the newest; raises BlockPruned below the oldest that is kept."""
+    first = session.snapshot.first_height
+    if height < first:
+        raise BlockPruned(height, first)
+    return session.snapshot.block(height)
+
+
 def _block_of_hash(session: Session, params: Params) -> Block | None:
     height = session.snapshot.height_of_block_hash(params.hash(0, "hash"))
     return None if height is None else session.snapshot.block(height)
 
 
 def _block(session: Session, height: int) -> Block:
-    block = session.snapshot.block(height)
+    block = _find_block(session, height)
     assert block is not None, f"block {height} is below the newest and must be there"
     return block
 

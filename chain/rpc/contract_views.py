@@ -30,7 +30,7 @@ def read_view(session: Session, contract: str, function: str, *arguments: object
     codec = _codecs()[contract]
     view = codec.by_name[function]
     result = simulate_call(
-        session.snapshot.state,
+        session.snapshot.state_and_archive,
         session.snapshot.environment(),
         sender=_NOBODY,
         to=Address(codec.contract.address),

@@ -10,6 +10,7 @@ RpcFault
 |-- Busy                -32005
 |-- FilterNotFound      -32000
 |-- StateGone           -32000  state of a block other than the newest
+|-- BlockPruned         -32000  a block below the oldest that this node has
 |-- NotReady            -32000  no genesis yet
 |-- CallRefused         -32000  a call that could never be a transaction
 |-- CallFailed          -32000  out of gas
@@ -112,6 +113,16 @@ class FilterNotFound(RpcFault):
         """Keep the id."""
         super().__init__(f"filter not found: {filter_id}; it was removed or not polled for too long, make a new one")
         self.filter_id = filter_id
+
+
+class BlockPruned(RpcFault):
+    """A block that this node has no more, or never had because it restored a snapshot."""
+
+    def __init__(self, height: int, first: int) -> None:
+        """Keep both heights."""
+        super().__init__(f"block {height} is not kept here, the oldest is {first}: ask a node that keeps all blocks")
+        self.height = height
+        self.first = first
 
 
 class StateGone(RpcFault):

@@ -11,7 +11,7 @@ from typing import Any
 
 from chain.core.hashing import keccak256
 from chain.core.records import Block, Log
-from chain.rpc.faults import InvalidParams, RangeTooWide
+from chain.rpc.faults import BlockPruned, InvalidParams, RangeTooWide
 from chain.rpc.values import is_newest_tag, parse_data, parse_height
 from chain.rpc.views import PlacedLog, place_logs
 from chain.store import Snapshot
@@ -90,6 +90,8 @@ def find_logs_between(snapshot: Snapshot, query: LogQuery, start: int, stop: int
     """Return the wanted logs of blocks start .. stop, both included."""
     if stop - start + 1 > MAX_RANGE_BLOCKS:
         raise RangeTooWide("blocks", MAX_RANGE_BLOCKS, stop - start + 1)
+    if start < snapshot.first_height and start <= stop:
+        raise BlockPruned(start, snapshot.first_height)
     found: list[PlacedLog] = []
     for height in range(start, stop + 1):
         block = snapshot.block(height)

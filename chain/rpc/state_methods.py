@@ -171,8 +171,9 @@ def parse_call(value: Any) -> CallRequest:
 
 def _simulate(session: Session, request: CallRequest, *, is_pending: bool) -> CallResult:
     try:
+        snapshot = session.snapshot
         return simulate_call(
-            session.snapshot.state,
+            snapshot.state if is_pending else snapshot.state_and_archive,
             session.snapshot.environment(is_pending=is_pending),
             sender=request.sender,
             to=request.to,
