@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.core.codecs.integers import pack_int4, unpack_int4
+from training.core.codecs.integers import LEVELS_2BIT, LEVELS_SPARSE, pack_2bit, pack_int4, unpack_2bit, unpack_int4
 from training.core.codecs.protocol import Slot, SlotKind
-from training.core.codecs.registry import codec_of, plan_slot
+from training.core.codecs.registry import codec_of, count_slot_bytes, plan_slot
+from training.core.codecs.sparse import count_kept
 from training.core.errors import PayloadRefusedError
 from training.core.recipe import CodecKind
 
-SHAPES = [(), (0,), (1,), (7,), (64,), (0, 5), (5, 0), (1, 1), (3, 2), (24, 40), (65, 33)]
+SHAPES = [(), (0,), (1,), (7,), (64,), (0, 5), (5, 0), (1, 1), (3, 2), (24, 40), (65, 33), (96, 95)]
 SEED = bytes(32)
 
 
@@ -24,14 +25,13 @@ def _slot(kind: CodecKind, shape: tuple[int, ...], rank: int = 4, exponent: int 
     return plan_slot(kind, "tensor", shape, rank=rank, exponent=exponent)
 
 
-def _low_rank_slot(shape: tuple[int, int], rank: int, exponent: int = 8) -> Slot:
-    """Force low rank, whatever it saves."""
-    from training.core.codecs.low_rank import count_low_rank_bytes
+LOW_RANKS = [SlotKind.LOW_RANK_INT4, SlotKind.LOW_RANK_2BIT]
 
-    num_bytes = count_low_rank_bytes(shape, rank)
-    return Slot(
-        name="tensor", kind=SlotKind.LOW_RANK_INT4, shape=shape, rank=rank, exponent=exponent, num_bytes=num_bytes
-    )
+
+def _low_rank_slot(kind: SlotKind, shape: tuple[int, int], rank: int, exponent: int = 8) -> Slot:
+    """Force low rank, whatever it saves."""
+    num_bytes = count_slot_bytes(kind, shape, rank)
+    return Slot(name="tensor", kind=kind, shape=shape, rank=rank, exponent=exponent, num_bytes=num_bytes)
 
 
 def _draw(shape: tuple[int, ...], scale: float, seed: int = 0) -> torch.Tensor:
@@ -55,10 +55,11 @@ def test_sent_is_what_a_reader_decodes(kind: CodecKind, shape: tuple[int, ...], 
         assert not decoded.any()
 
 
+@pytest.mark.parametrize("codec", LOW_RANKS)
 @pytest.mark.parametrize("rank", [1, 3, 8])
 @pytest.mark.parametrize("kind", ["zero", "rank one", "dependent columns", "one element", "random"])
-def test_low_rank_is_finite_for_degenerate_matrices(rank: int, kind: str) -> None:
-    slot = _low_rank_slot((24, 8), rank)
+def test_low_rank_is_finite_for_degenerate_matrices(codec: SlotKind, rank: int, kind: str) -> None:
+    slot = _low_rank_slot(codec, (24, 8), rank)
     units = torch.zeros(24, 8, dtype=torch.int64)
     if kind == "rank one":
         units = _draw((24, 1), 3e3) * _draw((1, 8), 10)
@@ -76,29 +77,71 @@ def test_low_rank_is_finite_for_degenerate_matrices(rank: int, kind: str) -> Non
         assert each.warm is None or bool(torch.isfinite(each.warm).all())
 
 
+@pytest.mark.parametrize("codec", LOW_RANKS)
 @pytest.mark.parametrize("old_rank", [2, 5, 9])
-def test_low_rank_starts_warm_from_another_rank(old_rank: int) -> None:
+def test_low_rank_starts_warm_from_another_rank(codec: SlotKind, old_rank: int) -> None:
     units = _draw((40, 24), 1e5)
-    warm = codec_of(_low_rank_slot((40, 24), old_rank)).compress(units, _low_rank_slot((40, 24), old_rank), None, SEED)
-    slot = _low_rank_slot((40, 24), 5)
+    old = _low_rank_slot(codec, (40, 24), old_rank)
+    warm = codec_of(old).compress(units, old, None, SEED)
+    slot = _low_rank_slot(codec, (40, 24), 5)
     compressed = codec_of(slot).compress(units, slot, warm.warm, SEED)
     assert float((units - compressed.units).double().norm()) < float(units.double().norm())
 
 
-def test_low_rank_keeps_most_of_a_low_rank_matrix() -> None:
+@pytest.mark.parametrize(("codec", "bound"), [(SlotKind.LOW_RANK_INT4, 0.1), (SlotKind.LOW_RANK_2BIT, 0.55)])
+def test_low_rank_keeps_most_of_a_low_rank_matrix(codec: SlotKind, bound: float) -> None:
     units = (_draw((48, 4), 300.0, 1) @ _draw((32, 4), 300.0, 2).T).long()
-    slot = _low_rank_slot((48, 32), 8, exponent=5)
+    slot = _low_rank_slot(codec, (48, 32), 8, exponent=5)
     compressed = codec_of(slot).compress(units, slot, None, SEED)
     residual = float((units - compressed.units).double().norm() / units.double().norm())
-    assert residual < 0.1
+    assert residual < bound
 
 
-def test_error_feedback_drives_the_residual_down() -> None:
+def test_two_bits_at_twice_the_rank_leave_less_than_four_at_the_same_bytes() -> None:
+    """TRAINING, *The codec*: a slowly falling spectrum, as updates have."""
+    generator = torch.Generator().manual_seed(3)
+    left, _ = torch.linalg.qr(torch.randn(96, 96, generator=generator, dtype=torch.float64))
+    right, _ = torch.linalg.qr(torch.randn(96, 96, generator=generator, dtype=torch.float64))
+    units = (left * (3e6 * 0.95 ** torch.arange(96)) @ right.T).long()
+    left_over = {}
+    for codec, rank in ((SlotKind.LOW_RANK_INT4, 12), (SlotKind.LOW_RANK_2BIT, 24)):
+        slot, warm = _low_rank_slot(codec, (96, 96), rank, exponent=6), None
+        for _ in range(3):
+            compressed = codec_of(slot).compress(units, slot, warm, SEED)
+            warm = compressed.warm
+        left_over[codec] = float((units - compressed.units).double().norm() / units.double().norm())
+    assert left_over[SlotKind.LOW_RANK_2BIT] < 0.95 * left_over[SlotKind.LOW_RANK_INT4] < 0.7
+
+
+def test_sparse_sends_the_largest_of_each_block() -> None:
+    shape = (96, 95)
+    slot = _slot(CodecKind.SPARSE_2BIT, shape, exponent=10)
+    units = _draw(shape, 1e5)
+    sent = codec_of(slot).compress(units, slot, None, SEED).units.reshape(-1)
+    for start in range(0, units.numel(), 4096):
+        block, got = units.reshape(-1)[start : start + 4096], sent[start : start + 4096]
+        kept = count_kept(block.numel())
+        assert kept == -(-64 * block.numel() // 4096)
+        assert set(got.nonzero().flatten().tolist()) == set(block.abs().topk(kept).indices.tolist())
+        chosen = got != 0
+        assert bool((got[chosen].sign() == block[chosen].sign()).all())
+        error = (block[chosen] - got[chosen]).double().norm() / block[chosen].double().norm()
+        assert float(error) < 0.15
+    assert slot.num_bytes == 1 + 3 + (143 * 3 + 1) // 2 + 36
+
+
+@pytest.mark.parametrize("rows", [128])
+def test_sparse_takes_a_hundredth_and_less_of_fp32(rows: int) -> None:
+    assert 4 * rows * 128 / _slot(CodecKind.SPARSE_2BIT, (rows, 128)).num_bytes > 140
+
+
+@pytest.mark.parametrize(("kind", "times"), [(CodecKind.LOW_RANK_INT4, 12), (CodecKind.LOW_RANK_2BIT, 24)])
+def test_error_feedback_drives_the_residual_down(kind: CodecKind, times: int) -> None:
     """Sending what was left again and again reaches the whole: no component is lost for good."""
-    slot = _low_rank_slot((32, 24), 4, exponent=6)
+    slot = _low_rank_slot(SlotKind[kind.name], (32, 24), 4, exponent=6)
     units = _draw((32, 24), 1e5)
     left, warm = units.clone(), None
-    for _ in range(12):
+    for _ in range(times):
         compressed = codec_of(slot).compress(left, slot, warm, SEED)
         left, warm = left - compressed.units, compressed.warm
     assert float(left.double().norm() / units.double().norm()) < 0.05
@@ -121,6 +164,23 @@ def test_low_rank_only_where_it_saves_half() -> None:
     assert _slot(CodecKind.LOW_RANK_INT4, (64, 2), rank=9).rank <= 2
 
 
+def test_two_bits_and_sparse_only_where_they_save_half() -> None:
+    assert _slot(CodecKind.LOW_RANK_2BIT, (96, 96), rank=64).kind is SlotKind.LOW_RANK_2BIT
+    assert _slot(CodecKind.LOW_RANK_2BIT, (24, 40), rank=24).kind is SlotKind.LOW_RANK_2BIT
+    assert _slot(CodecKind.LOW_RANK_2BIT, (3, 2), rank=24).kind is SlotKind.INT8
+    assert _slot(CodecKind.SPARSE_2BIT, (96, 96)).kind is SlotKind.SPARSE_2BIT
+    assert _slot(CodecKind.SPARSE_2BIT, (96,)).kind is SlotKind.INT8
+
+
+@settings(deadline=None)
+@given(st.sampled_from([LEVELS_2BIT, LEVELS_SPARSE]), st.lists(st.integers(0, 3)))
+def test_pairs_of_bits_round_trip(levels: tuple[int, ...], picks: list[int]) -> None:
+    codes = np.array([levels[pick] for pick in picks], dtype=np.int64)
+    packed = pack_2bit(codes, levels)
+    assert len(packed) == (len(picks) + 3) // 4
+    assert unpack_2bit(packed, len(picks), levels).tolist() == codes.tolist()
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(-7, 7)))
 def test_nibbles_round_trip(codes: list[int]) -> None:
@@ -129,7 +189,11 @@ def test_nibbles_round_trip(codes: list[int]) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(list(CodecKind)), st.sampled_from([(3,), (5, 3), (24, 40)]), st.randoms(use_true_random=False))
+@given(
+    st.sampled_from(list(CodecKind)),
+    st.sampled_from([(3,), (5, 3), (24, 40), (65, 65)]),
+    st.randoms(use_true_random=False),
+)
 def test_any_bytes_are_accepted_or_refused(kind: CodecKind, shape: tuple[int, ...], random: object) -> None:
     slot = _slot(kind, shape)
     body = random.randbytes(slot.num_bytes)  # type: ignore[attr-defined]
@@ -150,6 +214,14 @@ def test_any_bytes_are_accepted_or_refused(kind: CodecKind, shape: tuple[int, ..
         (CodecKind.LOW_RANK_INT4, (24, 40), 10, 0x08, "codes"),
         (CodecKind.LOW_RANK_INT4, (24, 40), 10, 0x80, "codes"),
         (CodecKind.LOW_RANK_INT4, (24, 40), -1, 0x08, "codes"),
+        (CodecKind.LOW_RANK_2BIT, (24, 40), 0, 25, "exponent"),
+        (CodecKind.LOW_RANK_2BIT, (23, 41), -1, 0xFF, "padding"),
+        (CodecKind.LOW_RANK_2BIT, (23, 41), 34, 0x40, "padding"),
+        (CodecKind.SPARSE_2BIT, (96, 95), 0, 25, "exponent"),
+        (CodecKind.SPARSE_2BIT, (96, 95), 4, 0xFF, "positions"),
+        (CodecKind.SPARSE_2BIT, (96, 95), 218, 0x0F, "positions"),
+        (CodecKind.SPARSE_2BIT, (96, 95), 218, 0x1F, "padding"),
+        (CodecKind.SPARSE_2BIT, (96, 95), -1, 0xFF, "padding"),
         (CodecKind.DENSE_INT8, (3, 5), 0, 25, "exponent"),
         (CodecKind.DENSE_INT8, (3, 5), -1, 0x80, "codes"),
         (CodecKind.DENSE_INT4, (3, 5), 5, 0x00, "codes"),
@@ -157,7 +229,7 @@ def test_any_bytes_are_accepted_or_refused(kind: CodecKind, shape: tuple[int, ..
     ],
 )
 def test_invalid_body(kind: CodecKind, shape: tuple[int, ...], position: int, value: int, reason: str) -> None:
-    slot = _slot(kind, shape)
+    slot = _slot(kind, shape, rank=5 if kind is CodecKind.LOW_RANK_2BIT else 4)
     body = bytearray(codec_of(slot).compress(_draw(shape, 1e4), slot, None, SEED).body)
     codec_of(slot).validate(bytes(body), slot)
     body[position] = value

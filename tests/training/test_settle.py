@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from chain.core.reference import ElementUpdate, step_element
 from training.core.canonical import CanonicalState, create_genesis
 from training.core.codecs.protocol import Slot, SlotKind
+from training.core.codecs.sparse import count_blocks, count_kept
 from training.core.payload import HEADER_BYTES, PayloadPlan, plan_payload
 from training.core.recipe import CodecKind, Recipe
 from training.core.schedule import outer_coefficients
@@ -29,6 +30,9 @@ def _random_payload(plan: PayloadPlan, rng: random.Random) -> bytes:
     """Return valid bytes that mean anything at all."""
     chunks = [plan.header]
     for slot in plan.slots:
+        if slot.kind is SlotKind.SPARSE_2BIT:
+            chunks.append(_random_sparse_body(slot, rng))
+            continue
         if slot.kind is SlotKind.INT32:
             chunks.append(
                 b"".join(
@@ -45,11 +49,31 @@ def _random_payload(plan: PayloadPlan, rng: random.Random) -> bytes:
         for count in _nibble_streams(slot):
             nibbles = [rng.randint(1, 15) for _ in range(count)] + [0] * (count % 2)
             chunks.append(bytes(a | b << 4 for a, b in zip(nibbles[::2], nibbles[1::2], strict=True)))
+        if slot.kind is SlotKind.LOW_RANK_2BIT:
+            for side in slot.shape:
+                chunks.append(_random_pairs(side * slot.rank, rng))
     return b"".join(chunks)
 
 
+def _random_pairs(count: int, rng: random.Random) -> bytes:
+    pairs = [rng.randrange(4) for _ in range(count)] + [0] * (-count % 4)
+    return bytes(a | b << 2 | c << 4 | d << 6 for a, b, c, d in zip(*(pairs[i::4] for i in range(4)), strict=True))
+
+
+def _random_sparse_body(slot: Slot, rng: random.Random) -> bytes:
+    count = prod(slot.shape)
+    positions: list[int] = []
+    for start in range(0, count, 4096):
+        length = min(4096, count - start)
+        positions += sorted(rng.sample(range(length), count_kept(length)))
+    padded = [*positions, 0]
+    packed = b"".join((a | b << 12).to_bytes(3, "little") for a, b in zip(padded[::2], padded[1::2], strict=False))
+    head = bytes([slot.exponent, *(rng.randrange(256) for _ in range(count_blocks(count)))])
+    return head + packed[: (3 * len(positions) + 1) // 2] + _random_pairs(len(positions), rng)
+
+
 def _num_scales(slot: Slot) -> int:
-    if slot.kind is SlotKind.LOW_RANK_INT4:
+    if slot.kind in (SlotKind.LOW_RANK_INT4, SlotKind.LOW_RANK_2BIT):
         return slot.rank
     return slot.shape[0] if len(slot.shape) == 2 else 1
 
@@ -75,8 +99,19 @@ def _element(payload: bytes, plan: PayloadPlan, name: str, index: int) -> Elemen
     if slot.kind is SlotKind.INT32:
         value = int.from_bytes(body[4 * index : 4 * index + 4], "little", signed=True)
         return ElementUpdate(exponent=0, scales=(1,), left=(value,), right=(1,))
+    if slot.kind is SlotKind.SPARSE_2BIT:
+        return _sparse_element(body, prod(slot.shape), index)
     columns = slot.shape[-1]
     codes = body[1 + _num_scales(slot) :]
+    if slot.kind is SlotKind.LOW_RANK_2BIT:
+        row, column = divmod(index, columns)
+        split = (slot.shape[0] * slot.rank + 3) // 4
+        return ElementUpdate(
+            exponent=body[0],
+            scales=tuple(body[1 : 1 + slot.rank]),
+            left=tuple(_pair(codes[:split], row * slot.rank + r) * 2 - 3 for r in range(slot.rank)),
+            right=tuple(_pair(codes[split:], column * slot.rank + r) * 2 - 3 for r in range(slot.rank)),
+        )
     if slot.kind is SlotKind.LOW_RANK_INT4:
         row, column = divmod(index, columns)
         split = (slot.shape[0] * slot.rank + 1) // 2
@@ -91,6 +126,22 @@ def _element(payload: bytes, plan: PayloadPlan, name: str, index: int) -> Elemen
         int.from_bytes(codes[index : index + 1], signed=True) if slot.kind is SlotKind.INT8 else _nibble(codes, index)
     )
     return ElementUpdate(exponent=body[0], scales=(scale,), left=(code,), right=(1,))
+
+
+def _pair(data: bytes, index: int) -> int:
+    return data[index // 4] >> 2 * (index % 4) & 3
+
+
+def _sparse_element(body: bytes, count: int, index: int) -> ElementUpdate:
+    """Look one element up among the positions of its block."""
+    blocks, kept, block = count_blocks(count), count_kept(count), index // 4096
+    split = 1 + blocks + (3 * kept + 1) // 2
+    stream = int.from_bytes(body[1 + blocks : split], "little")
+    code = 0
+    for each in range(64 * block, min(64 * block + 64, kept)):
+        if stream >> 12 * each & 4095 == index % 4096:
+            code = (-3, -2, 2, 3)[_pair(body[split:], each)]
+    return ElementUpdate(exponent=body[0], scales=(body[1 + block],), left=(code,), right=(1,))
 
 
 def _by_column(tensor: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,8 @@ HEADER_TENSOR_BYTES = 3
 
 FIRST_STEP_BITS = {
     CodecKind.LOW_RANK_INT4: 17,
+    CodecKind.LOW_RANK_2BIT: 15,
+    CodecKind.SPARSE_2BIT: 13,
     CodecKind.DENSE_INT8: 18,
     CodecKind.DENSE_INT4: 15,
     CodecKind.NONE: 64,

@@ -30,7 +30,11 @@ _CODEC_NUMBERS = {
     CodecKind.DENSE_INT8: 1,
     CodecKind.DENSE_INT4: 2,
     CodecKind.LOW_RANK_INT4: 3,
+    CodecKind.LOW_RANK_2BIT: 4,
+    CodecKind.SPARSE_2BIT: 5,
 }
+_LEAVES_MUCH = frozenset({CodecKind.LOW_RANK_INT4, CodecKind.LOW_RANK_2BIT, CodecKind.SPARSE_2BIT})
+"""Codecs whose last exchange goes dense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +53,12 @@ class PayloadPlan:
 
 
 def codec_of_round(recipe: Recipe, round_index: int) -> CodecKind:
-    """Return the recipe's codec, or int8 where a low-rank run flushes.
+    """Return the recipe's codec, or int8 where a low-rank or sparse run flushes.
 
-    Nothing follows a flush that could carry what low rank leaves behind, so the last exchange of each tensor is
-    whole (SPEC, *Decisions*).
+    Nothing follows a flush that could carry what these leave behind, so the last exchange of each tensor is whole
+    (SPEC, *Decisions*).
     """
-    if recipe.codec.kind is CodecKind.LOW_RANK_INT4 and is_flush_round(recipe.rounds, round_index):
+    if recipe.codec.kind in _LEAVES_MUCH and is_flush_round(recipe.rounds, round_index):
         return CodecKind.DENSE_INT8
     return recipe.codec.kind
 

@@ -1,7 +1,7 @@
-"""Low rank with 4-bit codes and one 8-bit scale a component (SPEC, *Codecs*; DiLoCoX; TRAINING).
+"""Low rank with small codes and one 8-bit scale a component (SPEC, *Codecs*; DiLoCoX; TRAINING).
 
 Legend: M, N the matrix, R components.  Body: x u8, scale u8 for each component, codes of P (M x R) and then of
-Q (N x R) as nibbles, row-major, so that one element needs one row of each.
+Q (N x R), row-major, so that one element needs one row of each.
 Element (m, n) = 2^x * sum over r of scale[r] * P[m, r] * Q[n, r], exactly.
 
 The codes are chosen in float32: power iteration from the last Q, orthonormalise, quantise P, then solve Q, P and
@@ -13,30 +13,24 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from training.core.codecs.integers import (
-    INT4_LIMIT,
-    check_exponent,
-    check_int4,
-    count_int4_bytes,
-    pack_int4,
-    unpack_int4,
-)
+from training.core.codecs.code_family import CodeFamily
+from training.core.codecs.integers import check_exponent
 from training.core.codecs.protocol import Compressed, Slot
-
-_CLIPS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
-"""Steps tried for a column, as shares of largest/7; finer searches gain under 2 % of the residual (TRAINING)."""
 
 _RIDGE = 1e-6
 """Added to the normal equations relative to their largest diagonal, so that dependent columns stay finite."""
 
 
-def count_low_rank_bytes(shape: tuple[int, ...], rank: int) -> int:
+def count_low_rank_bytes(family: CodeFamily, shape: tuple[int, ...], rank: int) -> int:
     """Return the length of a low-rank body of a matrix."""
-    return 1 + rank + count_int4_bytes(shape[0] * rank) + count_int4_bytes(shape[1] * rank)
+    return 1 + rank + family.count_bytes(shape[0] * rank) + family.count_bytes(shape[1] * rank)
 
 
-class LowRankInt4:
-    """P Q^T in 4-bit codes."""
+class LowRank:
+    """P Q^T in codes of one family."""
+
+    def __init__(self, family: CodeFamily) -> None:
+        self._family = family
 
     def compress(self, units: torch.Tensor, slot: Slot, warm: torch.Tensor | None, seed: bytes) -> Compressed:
         """Return the codes found from ``warm`` (or a seeded start where there is none of this shape)."""
@@ -44,13 +38,14 @@ class LowRankInt4:
         if peak == 0:
             return self._finish(np.zeros((slot.shape[0], slot.rank)), np.zeros((slot.shape[1], slot.rank)), slot, warm)
         delta_MN = (units.double() / peak).float()
+        quantise = self._family.quantise
         start_NR = _start(warm, slot, seed).to(delta_MN.device)
         p_MR, _ = torch.linalg.qr(delta_MN @ start_NR)
         warm_NR = delta_MN.T @ p_MR
-        p_MR = _quantise_columns(p_MR)
-        q_NR = _quantise_columns(_solve(delta_MN.T, p_MR))
-        p_MR = _quantise_columns(_solve(delta_MN, q_NR))
-        q_NR = _quantise_columns(_solve(delta_MN.T, p_MR))
+        p_MR = quantise(p_MR)
+        q_NR = quantise(_solve(delta_MN.T, p_MR))
+        p_MR = quantise(_solve(delta_MN, q_NR))
+        q_NR = quantise(_solve(delta_MN.T, p_MR))
         scales_R = _fit_scales(delta_MN, p_MR, q_NR) * (peak / (1 << slot.exponent))
         q_NR = torch.where(scales_R < 0, -q_NR, q_NR)
         scales_R = scales_R.abs().round().clamp(0, 255)
@@ -66,17 +61,17 @@ class LowRankInt4:
     def validate(self, body: bytes, slot: Slot) -> None:
         """Check exponent and codes."""
         check_exponent(body[0], slot)
-        split = 1 + slot.rank + count_int4_bytes(slot.shape[0] * slot.rank)
-        check_int4(body[1 + slot.rank : split], slot.shape[0] * slot.rank, slot)
-        check_int4(body[split:], slot.shape[1] * slot.rank, slot)
+        split = 1 + slot.rank + self._family.count_bytes(slot.shape[0] * slot.rank)
+        self._family.check(body[1 + slot.rank : split], slot.shape[0] * slot.rank, slot)
+        self._family.check(body[split:], slot.shape[1] * slot.rank, slot)
 
     def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
         """Multiply out in float64: every product and partial sum is an integer below 2^26, so it is exact."""
         num_rows, num_columns = slot.shape
-        split = 1 + slot.rank + count_int4_bytes(num_rows * slot.rank)
+        split = 1 + slot.rank + self._family.count_bytes(num_rows * slot.rank)
         scales = np.frombuffer(body, dtype=np.uint8, count=slot.rank, offset=1).astype(np.int64)
-        p_MR = unpack_int4(body[1 + slot.rank : split], num_rows * slot.rank).reshape(num_rows, slot.rank)
-        q_NR = unpack_int4(body[split:], num_columns * slot.rank).reshape(num_columns, slot.rank)
+        p_MR = self._family.unpack(body[1 + slot.rank : split], num_rows * slot.rank).reshape(num_rows, slot.rank)
+        q_NR = self._family.unpack(body[split:], num_columns * slot.rank).reshape(num_columns, slot.rank)
         product_MN = torch.from_numpy((p_MR * scales).astype(np.float64)) @ torch.from_numpy(q_NR.astype(np.float64)).T
         return product_MN.to(torch.int64) << body[0], int(scales.max(initial=0)) << body[0]
 
@@ -94,8 +89,8 @@ class LowRankInt4:
             (
                 bytes((slot.exponent,)),
                 scales.tobytes(),
-                pack_int4(p_MR.astype(np.int64)),
-                pack_int4(q_NR.astype(np.int64)),
+                self._family.pack(p_MR.astype(np.int64)),
+                self._family.pack(q_NR.astype(np.int64)),
             )
         )
         return Compressed(body=body, units=self.decode(body, slot)[0], warm=warm)
@@ -113,20 +108,6 @@ def _start(warm: torch.Tensor | None, slot: Slot, seed: bytes) -> torch.Tensor:
         norms = warm[:, :kept].norm(dim=0)
         start[:, :kept] = torch.where(norms > 0, warm[:, :kept] / norms.clamp_min(1e-30), start[:, :kept])
     return start
-
-
-def _quantise_columns(columns_KR: torch.Tensor) -> torch.Tensor:
-    """Return integer codes, as floats, with the best of a few steps for each column; zero columns stay zero."""
-    peaks_R = columns_KR.abs().amax(dim=0).clamp_min(1e-30)
-    best_codes = torch.zeros_like(columns_KR)
-    best_gain_R = torch.zeros_like(peaks_R)
-    for clip in _CLIPS:
-        codes = (columns_KR * (INT4_LIMIT / (clip * peaks_R))).round().clamp(-INT4_LIMIT, INT4_LIMIT)
-        gain_R = (codes * columns_KR / peaks_R).sum(dim=0) ** 2 / (codes * codes).sum(dim=0).clamp_min(1.0)
-        better_R = gain_R > best_gain_R
-        best_codes = torch.where(better_R, codes, best_codes)
-        best_gain_R = torch.where(better_R, gain_R, best_gain_R)
-    return best_codes
 
 
 def _solve(delta_KL: torch.Tensor, other_LR: torch.Tensor) -> torch.Tensor:

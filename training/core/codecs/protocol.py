@@ -23,6 +23,8 @@ class SlotKind(IntEnum):
     INT8 = 1
     INT4 = 2
     LOW_RANK_INT4 = 3
+    LOW_RANK_2BIT = 4
+    SPARSE_2BIT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

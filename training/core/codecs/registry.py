@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from math import prod
 
+from training.core.codecs.code_family import CodeFamily, Int4Codes, TwoBitCodes
 from training.core.codecs.dense import Dense, Exact, count_dense_bytes
-from training.core.codecs.low_rank import LowRankInt4, count_low_rank_bytes
+from training.core.codecs.low_rank import LowRank, count_low_rank_bytes
 from training.core.codecs.protocol import Slot, SlotKind, TensorCodec
+from training.core.codecs.sparse import Sparse, count_sparse_bytes
 from training.core.recipe import CodecKind
+
+_FAMILIES: dict[SlotKind, CodeFamily] = {
+    SlotKind.LOW_RANK_INT4: Int4Codes(),
+    SlotKind.LOW_RANK_2BIT: TwoBitCodes(),
+}
 
 _CODECS: dict[SlotKind, TensorCodec] = {
     SlotKind.INT32: Exact(),
     SlotKind.INT8: Dense(is_int4=False),
     SlotKind.INT4: Dense(is_int4=True),
-    SlotKind.LOW_RANK_INT4: LowRankInt4(),
+    SlotKind.SPARSE_2BIT: Sparse(),
+    **{kind: LowRank(family) for kind, family in _FAMILIES.items()},
+}
+
+_KIND_OF = {
+    CodecKind.NONE: SlotKind.INT32,
+    CodecKind.DENSE_INT8: SlotKind.INT8,
+    CodecKind.DENSE_INT4: SlotKind.INT4,
+    CodecKind.LOW_RANK_INT4: SlotKind.LOW_RANK_INT4,
+    CodecKind.LOW_RANK_2BIT: SlotKind.LOW_RANK_2BIT,
+    CodecKind.SPARSE_2BIT: SlotKind.SPARSE_2BIT,
 }
 
 
@@ -23,27 +40,24 @@ def codec_of(slot: Slot) -> TensorCodec:
 
 
 def plan_slot(kind: CodecKind, name: str, shape: tuple[int, ...], *, rank: int, exponent: int) -> Slot:
-    """Return how a tensor travels; low rank only where it takes at most half of dense int8."""
-    slot_kind = _choose(kind, shape, rank)
-    used_rank = min(rank, *shape) if slot_kind is SlotKind.LOW_RANK_INT4 else 0
-    if slot_kind is SlotKind.LOW_RANK_INT4:
-        num_bytes = count_low_rank_bytes(shape, used_rank)
-    elif slot_kind is SlotKind.INT32:
-        num_bytes = 4 * prod(shape)
-    else:
-        num_bytes = count_dense_bytes(shape, is_int4=slot_kind is SlotKind.INT4)
-    return Slot(name=name, kind=slot_kind, shape=shape, rank=used_rank, exponent=exponent, num_bytes=num_bytes)
+    """Return how a tensor travels; low rank and sparse only for matrices where they take at most half of int8."""
+    wanted = _KIND_OF[kind]
+    used_rank = min(rank, *shape) if wanted in _FAMILIES and len(shape) == 2 else 0
+    num_bytes = count_slot_bytes(wanted, shape, used_rank)
+    is_partial = wanted in _FAMILIES or wanted is SlotKind.SPARSE_2BIT
+    if is_partial and (num_bytes == 0 or 2 * num_bytes > count_dense_bytes(shape, is_int4=False)):
+        wanted, used_rank = SlotKind.INT8, 0
+        num_bytes = count_slot_bytes(wanted, shape, 0)
+    return Slot(name=name, kind=wanted, shape=shape, rank=used_rank, exponent=exponent, num_bytes=num_bytes)
 
 
-def _choose(kind: CodecKind, shape: tuple[int, ...], rank: int) -> SlotKind:
-    if kind is CodecKind.NONE:
-        return SlotKind.INT32
-    if kind is CodecKind.DENSE_INT4:
-        return SlotKind.INT4
-    is_worth_it = (
-        kind is CodecKind.LOW_RANK_INT4
-        and len(shape) == 2
-        and prod(shape) > 0
-        and 2 * count_low_rank_bytes(shape, min(rank, *shape)) <= count_dense_bytes(shape, is_int4=False)
-    )
-    return SlotKind.LOW_RANK_INT4 if is_worth_it else SlotKind.INT8
+def count_slot_bytes(kind: SlotKind, shape: tuple[int, ...], rank: int) -> int:
+    """Return the length of a body of this kind; 0 where a tensor of this shape never travels so."""
+    is_matrix = len(shape) == 2 and prod(shape) > 0
+    if kind in _FAMILIES:
+        return count_low_rank_bytes(_FAMILIES[kind], shape, rank) if is_matrix else 0
+    if kind is SlotKind.SPARSE_2BIT:
+        return count_sparse_bytes(prod(shape)) if is_matrix else 0
+    if kind is SlotKind.INT32:
+        return 4 * prod(shape)
+    return count_dense_bytes(shape, is_int4=kind is SlotKind.INT4)
