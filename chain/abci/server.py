@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 
 from chain.abci import abci_pb2 as pb
 from chain.abci.wire import FrameReader, InvalidFrame, encode_frame
+from chain.recursion import allow_evm_depth
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,7 @@ async def serve(
     listening: asyncio.Event | None = None,
 ) -> None:
     """Serve until ``stopping`` is set; raises HandlerFailed.  Sets ``listening`` when CometBFT may connect."""
+    allow_evm_depth()
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[None] = loop.create_future()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from chain.recursion import allow_evm_depth
 from chain.rpc.dispatch import ChainDatabase, Dispatcher
 from chain.rpc.faults import RpcFault
 from chain.rpc.metrics import Metrics
@@ -47,6 +48,7 @@ _PAGE_POLICY = (
 
 def run(home: Path, cometbft_url: str, host: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT."""
+    allow_evm_depth()
     asyncio.run(_serve(home, cometbft_url, host, port))
 
 

@@ -7,23 +7,31 @@ other.  A call's gas is capped; nothing it does is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chain.core import accounts
 from chain.core.errors import InvalidTransaction
+from chain.core.estimate import estimate_gas as compute_estimate
+from chain.core.evm.execution import needs_evm
+from chain.core.evm.gas import EVM_BLOCK_GAS, compute_intrinsic_gas
+from chain.core.evm.layout import get_code as read_code
+from chain.core.evm.layout import get_slot
 from chain.core.executor import CallResult, simulate_call
 from chain.core.hashing import keccak256
-from chain.core.state import Overlay
+from chain.core.records import AccessList
 from chain.core.types import Address, Amount
 from chain.rpc.faults import CallFailed, CallRefused, InvalidParams, Reverted, StateGone
 from chain.rpc.session import Method, Session
 from chain.rpc.values import Params, hex_data, parse_data, parse_height, parse_quantity, quantity
+from chain.rpc.views import view_access_list
 
 MAX_CALL_GAS = 50_000_000
-"""Most gas of one eth_call: above the block's limit, so a view may be dearer than a transaction could be."""
-SYSTEM_CODE = b"\xfe"
-"""Shown as code of a system contract (INVALID), so that clients see a contract there."""
+"""Most gas of one eth_call to a system contract: a view may be dearer than a transaction could be."""
+MAX_EVM_CALL_GAS = 2 * EVM_BLOCK_GAS
+"""Most gas of one eth_call in the EVM, where it takes up to four seconds of a worker thread."""
+MAX_ACCESS_LIST_RUNS = 8
+"""Until eth_createAccessList's list must be complete: each run may only add to it."""
 SUGGESTED_TIP = 0
 """Wei a gas: blocks keep the order of arrival, so a tip buys nothing."""
 CLIENT_VERSION = "archipelago/0.1.0/python"
@@ -40,6 +48,7 @@ class CallRequest:
     value: Amount
     data: bytes
     gas_limit: int
+    access_list: AccessList
 
 
 def get_chain_id(session: Session, params: Params) -> str:
@@ -87,7 +96,7 @@ def get_balance(session: Session, params: Params) -> str:
     params.at_most(2)
     address = params.address(0, "address")
     require_newest(session, params, 1)
-    return quantity(accounts.get_balance(Overlay(session.snapshot.state), address))
+    return quantity(accounts.get_balance(session.snapshot.state, address))
 
 
 def get_transaction_count(session: Session, params: Params) -> str:
@@ -95,24 +104,24 @@ def get_transaction_count(session: Session, params: Params) -> str:
     params.at_most(2)
     address = params.address(0, "address")
     require_newest(session, params, 1)
-    return quantity(accounts.get_nonce(Overlay(session.snapshot.state), address))
+    return quantity(accounts.get_nonce(session.snapshot.state, address))
 
 
 def get_code(session: Session, params: Params) -> str:
-    """eth_getCode."""
+    """eth_getCode; a system contract has the one byte 0xfe (INVALID)."""
     params.at_most(2)
     address = params.address(0, "address")
     require_newest(session, params, 1)
-    return hex_data(SYSTEM_CODE if address in session.contracts else b"")
+    return hex_data(read_code(session.snapshot.state, address))
 
 
 def get_storage_at(session: Session, params: Params) -> str:
-    """eth_getStorageAt: system contracts keep no EVM slots, so every slot is zero."""
+    """eth_getStorageAt; system contracts keep no EVM slots, so theirs are zero."""
     params.at_most(3)
-    params.address(0, "address")
-    params.number(1, "slot")
+    address = params.address(0, "address")
+    slot = params.number(1, "slot")
     require_newest(session, params, 2)
-    return hex_data(bytes(32))
+    return hex_data(get_slot(session.snapshot.state, address, slot).to_bytes(32, "big"))
 
 
 def call(session: Session, params: Params) -> str:
@@ -120,17 +129,54 @@ def call(session: Session, params: Params) -> str:
     params.at_most(4)
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
-    if request.to is not None and request.to not in session.contracts and not request.value:
-        return "0x"
-    return hex_data(_checked(_simulate(session, request, is_pending=False)).output)
+    return hex_data(_checked(_simulate(session, request), request).output)
 
 
 def estimate_gas(session: Session, params: Params) -> str:
-    """eth_estimateGas: what the transaction would use in the next block."""
+    """eth_estimateGas: a limit with which the transaction succeeds in the next block."""
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
-    return quantity(_checked(_simulate(session, request, is_pending=True)).gas_used)
+    request = _cap_gas(session, request, EVM_BLOCK_GAS + _intrinsic_gas(request))
+    try:
+        estimate, result = compute_estimate(
+            session.snapshot.state,
+            session.snapshot.environment(is_pending=True),
+            sender=request.sender,
+            to=request.to,
+            value=request.value,
+            data=request.data,
+            gas_limit=request.gas_limit,
+            contracts=session.contracts,
+            access_list=request.access_list,
+        )
+    except InvalidTransaction as e:
+        raise CallRefused(str(e)) from e
+    _checked(result, request)
+    return quantity(estimate)
+
+
+def create_access_list(session: Session, params: Params) -> dict[str, Any]:
+    """eth_createAccessList: what a call touches in the EVM, and what it would use with that list."""
+    params.at_most(3)
+    request = parse_call(params.raw(0, "transaction"))
+    require_newest(session, params, 1)
+    for _ in range(MAX_ACCESS_LIST_RUNS):
+        result = _simulate(session, request, is_traced=True)
+        touched = merge_access_lists(request.access_list, result.access_list)
+        if touched == request.access_list:
+            break
+        request = replace(request, access_list=touched)
+    view: dict[str, Any] = {"accessList": view_access_list(touched), "gasUsed": quantity(result.gas_used)}
+    return view if result.status else {**view, "error": result.error}
+
+
+def merge_access_lists(first: AccessList, second: AccessList) -> AccessList:
+    """Return everything that is in either, ascending."""
+    slots: dict[Address, set[bytes]] = {}
+    for address, words in (*first, *second):
+        slots.setdefault(address, set()).update(words)
+    return tuple((address, tuple(sorted(slots[address]))) for address in sorted(slots))
 
 
 def require_newest(session: Session, params: Params, index: int) -> None:
@@ -166,30 +212,60 @@ def parse_call(value: Any) -> CallRequest:
         value=Amount(0 if value.get("value") is None else parse_quantity(value["value"], "value")),
         data=b"" if chosen is None else parse_data(chosen, "data"),
         gas_limit=MAX_CALL_GAS if gas is None else min(parse_quantity(gas, "gas"), MAX_CALL_GAS),
+        access_list=_read_access_list(value.get("accessList")),
     )
 
 
-def _simulate(session: Session, request: CallRequest, *, is_pending: bool) -> CallResult:
+def _simulate(session: Session, request: CallRequest, *, is_traced: bool = False) -> CallResult:
+    request = _cap_gas(session, request, MAX_EVM_CALL_GAS)
     try:
-        snapshot = session.snapshot
         return simulate_call(
-            snapshot.state if is_pending else snapshot.state_and_archive,
-            session.snapshot.environment(is_pending=is_pending),
+            session.snapshot.state_and_archive,
+            session.snapshot.environment(),
             sender=request.sender,
             to=request.to,
             value=request.value,
             data=request.data,
             gas_limit=request.gas_limit,
             contracts=session.contracts,
+            access_list=request.access_list,
+            is_traced=is_traced,
         )
     except InvalidTransaction as e:
         raise CallRefused(str(e)) from e
 
 
-def _checked(result: CallResult) -> CallResult:
+def _cap_gas(session: Session, request: CallRequest, evm_limit: int) -> CallRequest:
+    """Lower the gas of a call that runs in the EVM to ``evm_limit``."""
+    if request.gas_limit > evm_limit and needs_evm(session.snapshot.state, request.to, session.contracts):
+        return replace(request, gas_limit=evm_limit)
+    return request
+
+
+def _intrinsic_gas(request: CallRequest) -> int:
+    return compute_intrinsic_gas(request.data, is_creation=request.to is None, access_list=request.access_list)
+
+
+def _checked(result: CallResult, request: CallRequest) -> CallResult:
     if result.status:
         return result
-    raise Reverted(result) if result.is_revert else CallFailed(result.error)
+    if result.is_revert:
+        raise Reverted(result)
+    raise CallFailed(f"{result.error}; the call had {min(request.gas_limit, MAX_CALL_GAS)} gas at most")
+
+
+def _read_access_list(value: Any) -> AccessList:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+        raise InvalidParams("accessList is no list of {address, storageKeys}")
+    return tuple(
+        (
+            Address(parse_data(entry.get("address"), "accessList address", 20)),
+            tuple(parse_data(key, "accessList storage key", 32) for key in entry.get("storageKeys") or ()),
+        )
+        for entry in value
+    )
 
 
 def _read_address(value: Any, name: str) -> Address | None:
@@ -211,5 +287,6 @@ STATE_METHODS: Mapping[str, Method] = {
     "eth_getStorageAt": get_storage_at,
     "eth_call": call,
     "eth_estimateGas": estimate_gas,
+    "eth_createAccessList": create_access_list,
 }
 """By JSON-RPC name."""

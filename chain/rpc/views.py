@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chain.core.blocks import EMPTY_UNCLES_HASH, EXTRA_DATA, compute_bloom
-from chain.core.records import Block, Log, Receipt, Transaction
+from chain.core.evm.addresses import compute_create_address
+from chain.core.records import AccessList, Block, Log, Receipt, Transaction
 from chain.rpc.values import hex_data, quantity
 from chain.store import Snapshot
 
@@ -113,9 +114,9 @@ def view_transaction(transaction: Transaction, block: Block, receipt: Receipt, i
         view |= {
             "maxFeePerGas": quantity(transaction.max_fee),
             "maxPriorityFeePerGas": quantity(transaction.max_priority_fee),
-            "accessList": [],
-            "yParity": quantity(transaction.v),
         }
+    if transaction.type:
+        view |= {"accessList": view_access_list(transaction.access_list), "yParity": quantity(transaction.v)}
     return view
 
 
@@ -143,13 +144,21 @@ def view_receipt(transaction: Transaction, block: Block, receipt: Receipt, index
         "gasUsed": quantity(receipt.gas_used),
         "cumulativeGasUsed": quantity(receipt.cumulative_gas_used),
         "effectiveGasPrice": quantity(receipt.effective_gas_price),
-        "contractAddress": None,
+        "contractAddress": _contract_address(transaction),
         "logs": [view_log(log) for log in logs],
         "logsBloom": hex_data(compute_bloom(receipt.logs)),
     }
     if not receipt.status:
         view |= {"revertReason": hex_data(receipt.output), "error": receipt.error}
     return view
+
+
+def view_access_list(access_list: AccessList) -> list[dict[str, Any]]:
+    """Show what a transaction keeps warm (EIP-2930)."""
+    return [
+        {"address": hex_data(address), "storageKeys": [hex_data(slot) for slot in slots]}
+        for address, slots in access_list
+    ]
 
 
 def view_log(placed: PlacedLog) -> dict[str, Any]:
@@ -166,6 +175,11 @@ def view_log(placed: PlacedLog) -> dict[str, Any]:
         "logIndex": quantity(placed.log_index),
         "removed": False,
     }
+
+
+def _contract_address(transaction: Transaction) -> str | None:
+    """Return where a creation put its contract, or would have put it."""
+    return hex_data(compute_create_address(transaction.sender, transaction.nonce)) if transaction.to is None else None
 
 
 def _transaction(snapshot: Snapshot, transaction_hash: bytes) -> Transaction:
