@@ -30,7 +30,7 @@ from da.core.errors import (
 )
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.receipt import Receipt
-from da.core.scheme import compute_scheme, is_small
+from da.core.scheme import choose_scheme, is_small
 from da.core.types import (
     BlobId,
     Certificate,
@@ -128,14 +128,17 @@ class AsyncBlobClient:
         tier: Tier,
         expiry: Height,
         leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+        num_data: int | None = None,
     ) -> Dispersal:
         """Encode ``data``, send each seat its shard, and gather receipts into a certificate.
+
+        ``num_data`` is an explicit k, where the seats take one; None: the committee's own.
 
         Raises:
             NotEnoughReceipts: fewer than s seats signed; names each of the others.
             BlobTooLarge, InvalidScheme: nothing was sent.
         """
-        scheme = compute_scheme(len(committee.seats))
+        scheme = choose_scheme(len(committee.seats), num_data)
         self._warn_if_small(scheme.num_shards)
         encoded = await asyncio.to_thread(
             encode_blob,
@@ -171,6 +174,7 @@ class AsyncBlobClient:
         tier: Tier,
         expiry: Height,
         leaf_bytes: int = BULK_LEAF_BYTES,
+        num_data: int | None = None,
     ) -> Dispersal:
         """Do the same for bytes that need not fit into memory; they are read three times.
 
@@ -190,10 +194,11 @@ class AsyncBlobClient:
                 tier=tier,
                 expiry=expiry,
                 leaf_bytes=leaf_bytes,
+                num_data=num_data,
             )
         if source.size_bytes > MAX_BLOB_BYTES:
             raise BlobTooLarge(limit_bytes=MAX_BLOB_BYTES, got_bytes=source.size_bytes)
-        scheme = compute_scheme(len(committee.seats))
+        scheme = choose_scheme(len(committee.seats), num_data)
         self._warn_if_small(scheme.num_shards)
         header = await asyncio.to_thread(
             compute_stream_header, source, scheme, leaf_bytes=leaf_bytes, pool=self._pool, executor=self._threads

@@ -33,6 +33,22 @@ def compute_scheme(num_seats: int) -> Scheme:
     return Scheme(num_data=num_seats - 2 * num_faulty, num_shards=num_seats, num_signatures=num_seats - num_faulty)
 
 
+def choose_scheme(num_seats: int, num_data: int | None = None) -> Scheme:
+    """Return the scheme of a committee, or one with an explicit k: the quorum stays the committee's.
+
+    A k above the committee's own survives fewer liars: (8, 12) survives crashes only.
+
+    Raises:
+        InvalidScheme: not 1 <= k <= s, or not 1 .. 64 seats.
+    """
+    scheme = compute_scheme(num_seats)
+    if num_data is None:
+        return scheme
+    explicit = Scheme(num_data=num_data, num_shards=num_seats, num_signatures=scheme.num_signatures)
+    validate_scheme(explicit)
+    return explicit
+
+
 def compute_num_faulty(num_seats: int) -> int:
     """Return f, the largest number of faulty seats with 3f < n."""
     return (num_seats - 1) // 3

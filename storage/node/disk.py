@@ -3,6 +3,7 @@
     <home>/staging/<random>.part                  bytes on their way in; removed at start
     <home>/shards/<2 hex>/<blob hex>.<i>.terms    what was promised, see core/records.py
     <home>/shards/<2 hex>/<blob hex>.<i>.shard    the bytes
+    <home>/small/{synced,written}/                small shards that came in batches, see small.py
     <home>/quarantine/                            files that are not what they say; for a person to look at
 
 Invariant: a ``.shard`` file under its name has passed its root check and has its terms beside it, because the
@@ -21,6 +22,8 @@ from pathlib import Path
 from da.core.types import BlobId, ShardIndex
 from storage.core.errors import DiskFull, MalformedRecord
 from storage.core.records import ShardTerms, decode_terms, encode_terms
+from storage.node.body import FileReader, MemoryReader, ShardReader
+from storage.node.small import SmallShards
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -104,8 +107,13 @@ class Disk:
         self._staging = home / "staging"
         self._shards = home / "shards"
         self._quarantine = home / "quarantine"
+        self.small = SmallShards(home / "small")
         for directory in (self._staging, self._shards, self._quarantine):
             directory.mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """Close the database of small shards."""
+        self.small.close()
 
     def get_free_bytes(self) -> int:
         """Return what the filesystem has free for us."""
@@ -126,6 +134,7 @@ class Disk:
 
     def publish(self, staged: StagingFile, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Give a complete staging file its name; with ``is_synced``, the name survives a power cut too."""
+        self.small.delete(blob, terms.shard)
         self.save_terms(blob, terms, is_synced=is_synced)
         body = self.get_body_path(blob, terms.shard)
         staged.close()
@@ -138,6 +147,9 @@ class Disk:
 
         Raises: DiskFull when the filesystem has no room.
         """
+        if self._is_small(blob, terms.shard):
+            self.small.save_terms(blob, terms, is_synced=is_synced)
+            return
         path = self._get_path(blob, terms.shard, "terms")
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
@@ -158,6 +170,8 @@ class Disk:
 
     def sync_body(self, blob: BlobId, shard: ShardIndex) -> None:
         """Put an already published shard and its name on the medium (a temporary one becomes hot)."""
+        if self._is_small(blob, shard):
+            return  # saving its terms as synced moves it to the synced database, bytes and all
         path = self.get_body_path(blob, shard)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -171,6 +185,9 @@ class Disk:
 
         Raises: FileNotFoundError, MalformedRecord.
         """
+        small = self.small.get(blob, shard)
+        if small is not None:
+            return small[0]
         with self._get_path(blob, shard, "terms").open("rb") as file:
             terms = decode_terms(file.read(MAX_TERMS_BYTES))
         if terms.shard != shard:
@@ -182,16 +199,26 @@ class Disk:
         return self._get_path(blob, shard, "shard")
 
     def get_body_bytes(self, blob: BlobId, shard: ShardIndex) -> int | None:
-        """Return the size of a shard's file, None where there is none."""
+        """Return the size of a shard, None where there is none."""
         try:
             return self.get_body_path(blob, shard).stat().st_size
         except FileNotFoundError:
-            return None
+            small = self.small.get(blob, shard)
+            return None if small is None else len(small[1])
+
+    def open_body(self, blob: BlobId, shard: ShardIndex) -> ShardReader:
+        """Return a reader of a shard's bytes.
+
+        Raises: FileNotFoundError.
+        """
+        small = self.small.get(blob, shard)
+        return FileReader(self.get_body_path(blob, shard)) if small is None else MemoryReader(small[1])
 
     def delete(self, blob: BlobId, shard: ShardIndex) -> None:
         """Remove a shard: bytes first, terms last; what is already gone is no error."""
         self.get_body_path(blob, shard).unlink(missing_ok=True)
         self._get_path(blob, shard, "terms").unlink(missing_ok=True)
+        self.small.delete(blob, shard)
 
     def delete_terms(self, blob: BlobId, shard: ShardIndex) -> None:
         """Remove terms that have no shard."""
@@ -221,6 +248,9 @@ class Disk:
                     body_bytes=None if body is None else body.stat().st_size,
                     has_terms=f"{stem}.terms" in names,
                 )
+
+    def _is_small(self, blob: BlobId, shard: ShardIndex) -> bool:
+        return self.small.get(blob, shard) is not None
 
     def _get_path(self, blob: BlobId, shard: ShardIndex, suffix: str) -> Path:
         name = blob.hex()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from da.core.blob import BlobHeader
 from da.core.errors import BadEncoding
-from da.core.merkle import RootBuilder
+from da.core.merkle import RootBuilder, compute_root
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
 from da.folding import EncodingCheck
 from storage.core.errors import BadlyEncoded, RootMismatch, UnknownShard, UploadInterrupted
@@ -26,8 +26,10 @@ from storage.core.expiry import HeldShard, Sweep, compute_first_due
 from storage.core.quota import Quota, release, reserve, with_used
 from storage.core.records import ShardRecord, ShardTerms
 from storage.core.tiers import POLICIES, Durability, is_stronger
+from storage.node.body import ShardReader
 from storage.node.disk import Disk, StagingFile
 from storage.node.index import DEFAULT_MAP_BYTES, Index
+from storage.node.small import SmallShard
 from storage.node.trace import MemoryTrace, Trace
 
 log = logging.getLogger(__name__)
@@ -111,6 +113,25 @@ class Upload:
             raise BadlyEncoded(str(error)) from error
 
 
+def check_shard(offer: ShardOffer, body: memoryview) -> None:
+    """Check a whole shard in memory.
+
+    Raises: UploadInterrupted, RootMismatch, BadlyEncoded.
+    """
+    if len(body) != offer.shard_bytes:
+        raise UploadInterrupted(got=len(body), expected=offer.shard_bytes)
+    expected = offer.header.shard_roots[offer.shard]
+    got = compute_root(body, leaf_bytes=offer.header.leaf_bytes)
+    if got != expected:
+        raise RootMismatch(shard=offer.shard, expected=expected, got=got)
+    encoding = EncodingCheck(offer.header, offer.shard)
+    encoding.update(body)
+    try:
+        encoding.finish()
+    except BadEncoding as error:
+        raise BadlyEncoded(str(error)) from error
+
+
 class StoreEngine:
     """One home directory: its disk, its index and its quota."""
 
@@ -139,8 +160,9 @@ class StoreEngine:
         )
 
     def close(self) -> None:
-        """Close the index."""
+        """Close the index and the disk."""
         self.index.close()
+        self.disk.close()
 
     def get_quota(self) -> Quota:
         """Return capacity, used and reserved bytes."""
@@ -214,16 +236,19 @@ class StoreEngine:
             old = self.index.get(offer.blob, offer.shard)
             if old is None or self.disk.get_body_bytes(offer.blob, offer.shard) != offer.shard_bytes:
                 return False
-            terms, record = _merge(offer, old)
-            is_synced = _is_synced(terms.tier)
-            if is_synced and not _is_synced(old.tier):
-                self.disk.sync_body(offer.blob, offer.shard)
-                self._record("synced", offer)
-            if record != old:
-                self.disk.save_terms(offer.blob, terms, is_synced=is_synced)
-                self.index.put(offer.blob, offer.shard, record)
-                self._record("indexed", offer)
+            self._renew(offer, old)
         return True
+
+    def _renew(self, offer: ShardOffer, old: ShardRecord) -> None:
+        terms, record = _merge(offer, old)
+        is_synced = _is_synced(terms.tier)
+        if is_synced and not _is_synced(old.tier):
+            self.disk.sync_body(offer.blob, offer.shard)
+            self._record("synced", offer)
+        if record != old:
+            self.disk.save_terms(offer.blob, terms, is_synced=is_synced)
+            self.index.put(offer.blob, offer.shard, record)
+            self._record("indexed", offer)
 
     def get_record(self, blob: BlobId, shard: ShardIndex) -> ShardRecord:
         """Return the record of a shard whose bytes are there.
@@ -237,6 +262,60 @@ class StoreEngine:
             log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
             raise UnknownShard(blob=blob, shard=shard)
         return record
+
+    def open_body(self, blob: BlobId, shard: ShardIndex) -> ShardReader:
+        """Return a reader of a kept shard.
+
+        Raises: UnknownShard.
+        """
+        try:
+            return self.disk.open_body(blob, shard)
+        except FileNotFoundError as error:
+            raise UnknownShard(blob=blob, shard=shard) from error
+
+    def keep_batch(self, offers: Sequence[ShardOffer], bodies: Sequence[memoryview]) -> None:
+        """Check small shards and keep them all, in one transaction each of bytes and index, or none.
+
+        When this returns, one receipt for all of them may be signed. All have the same tier.
+
+        Raises: RootMismatch, BadlyEncoded, QuotaExceeded, StoreBusy, DiskFull, IndexFull; nothing new is kept then.
+        """
+        for offer, body in zip(offers, bodies, strict=True):
+            check_shard(offer, body)
+        charged = [offer.shard_bytes for offer in offers]
+        free, is_synced = self.disk.get_free_bytes(), _is_synced(offers[0].tier)
+        with self._lock:
+            quota = self._quota
+            for shard_bytes in charged:
+                quota = reserve(quota, shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
+            self._quota = quota
+        try:
+            with self._publish_lock:
+                fresh = []
+                for offer, body in zip(offers, bodies, strict=True):
+                    old = self.index.get(offer.blob, offer.shard)
+                    if old is not None and self.disk.get_body_bytes(offer.blob, offer.shard) == offer.shard_bytes:
+                        self._renew(offer, old)
+                    else:
+                        fresh.append((offer, *_merge(offer, old), body))
+                small = [SmallShard(blob=offer.blob, terms=terms, body=body) for offer, terms, _, body in fresh]
+                is_indexed = False
+                try:
+                    self.disk.small.put_many(small, is_synced=is_synced)
+                    self._fault("after-rename")
+                    self.index.put_many([(offer.blob, offer.shard, record) for offer, _, record, _ in fresh])
+                    is_indexed = True
+                finally:
+                    if not is_indexed:
+                        for shard in small:
+                            self.disk.small.delete(shard.blob, shard.terms.shard)
+        finally:
+            with self._lock:
+                for shard_bytes in charged:
+                    self._quota = release(self._quota, shard_bytes)
+        self.refresh_quota()
+        self.trace.record("batch", shards=len(offers), tier=offers[0].tier.name.lower())
+        self._fault("after-index")
 
     def get_header(self, blob: BlobId) -> bytes:
         """Return the encoded header of a blob of which some shard is kept.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,10 +106,18 @@ class Index:
 
         Raises: IndexFull, DiskFull; the index is then as before.
         """
+        self.put_many([(blob, shard, record)])
+
+    def put_many(self, records: Sequence[tuple[BlobId, ShardIndex, ShardRecord]]) -> None:
+        """Add or replace records in one transaction, all or none, durably.
+
+        Raises: IndexFull, DiskFull; the index is then as before.
+        """
         with self._lock:
             try:
                 with self._env.begin(write=True) as txn:
-                    self._replace(txn, blob, shard, record)
+                    for blob, shard, record in records:
+                        self._replace(txn, blob, shard, record)
             except lmdb.MapFullError as error:
                 raise IndexFull(map_bytes=self._map_bytes) from error
             except lmdb.Error as error:

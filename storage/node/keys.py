@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from contracts.bindings.errors import KeyFileError
 from da.core.receipt import Receipt
 from da.core.types import ReceiptTerms, ShardIndex
-from da.signing import get_public_key, sign_key_proof, sign_receipt
+from da.signing import get_public_key, sign_batch, sign_key_proof, sign_receipt
 
 KEY_FILE_MODE = 0o600
 """Owner reads and writes, nobody else."""
@@ -29,6 +30,10 @@ class ReceiptKey:
     def sign_receipt(self, terms: ReceiptTerms, seat: ShardIndex) -> Receipt:
         """Return the receipt; call it only when the bytes are as durable as the tier promises."""
         return sign_receipt(self._key, terms, seat)
+
+    def sign_batch(self, terms: Sequence[ReceiptTerms], seat: ShardIndex) -> Receipt:
+        """Return one receipt for many shards; call it only when all their bytes are that durable."""
+        return sign_batch(self._key, terms, seat)
 
     def prove(self, genesis_hash: bytes, operator_address: bytes) -> bytes:
         """Return the signature that registerNode asks for."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from da.core.blob import BlobHeader, compute_blob_id, decode_header
 from da.core.errors import MalformedHeader
@@ -86,6 +85,7 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
         engine.index.put(entry.blob, entry.shard, _make_record(terms))
         on_disk.add((entry.blob, entry.shard))
         found.reindexed += 1
+    _reconcile_small(engine, on_disk, found, is_new_boot=is_new_boot)
     missing = [(blob, shard) for blob, shard, _ in engine.index.iterate_keys() if (blob, shard) not in on_disk]
     for blob, shard in missing:
         log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
@@ -96,6 +96,29 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
     found.are_counters_right = engine.index.rebuild_counters()
     engine.refresh_quota()
     return found
+
+
+def _reconcile_small(
+    engine: StoreEngine, on_disk: set[tuple[BlobId, ShardIndex]], found: Reconciliation, *, is_new_boot: bool
+) -> None:
+    """Do the same for the database of small shards; one that proves nothing is deleted, it can't be looked at."""
+    for blob, shard in list(engine.disk.small.iterate_keys()):
+        if (blob, shard) in on_disk:
+            continue
+        is_indexed = _read_record(engine, blob, shard) is not None
+        if is_indexed and not (is_new_boot and not engine.disk.small.is_synced(blob, shard)):
+            on_disk.add((blob, shard))
+            continue
+        terms = _verify(engine, blob, shard)
+        if terms is not None:
+            if not is_indexed:
+                engine.index.put(blob, shard, _make_record(terms))
+                found.reindexed += 1
+            on_disk.add((blob, shard))
+            continue
+        log.error("small shard %d of blob %s is not what it says: deleted", shard, blob.hex())
+        engine.disk.small.delete(blob, shard)
+        found.quarantined += 1
 
 
 def _read_record(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> ShardRecord | None:
@@ -115,16 +138,20 @@ def _verify(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> ShardTerms 
         return None
     if compute_blob_id(header) != blob or shard >= header.num_shards:
         return None
-    if not _is_body_right(engine.disk.get_body_path(blob, shard), header, shard):
+    if not _is_body_right(engine, blob, header, shard):
         return None
     return terms
 
 
-def _is_body_right(path: Path, header: BlobHeader, shard: ShardIndex) -> bool:
-    builder = RootBuilder(leaf_bytes=header.leaf_bytes)
-    with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
+def _is_body_right(engine: StoreEngine, blob: BlobId, header: BlobHeader, shard: ShardIndex) -> bool:
+    builder, at = RootBuilder(leaf_bytes=header.leaf_bytes), 0
+    reader = engine.disk.open_body(blob, shard)
+    try:
+        while chunk := reader.read(at, READ_BYTES):
             builder.update(chunk)
+            at += len(chunk)
+    finally:
+        reader.close()
     return builder.finish() == header.shard_roots[shard]
 
 

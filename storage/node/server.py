@@ -1,6 +1,7 @@
 """The HTTP API of a node (da/protocol.py, SPEC.md 5): checks, streams and signs; the engine does the rest.
 
-Order of a PUT: request -> tier -> length -> committee and seat -> expiry -> room -> body -> durable -> signature.
+Order of a PUT: request -> length -> tier -> committee and seat -> expiry -> code -> room -> body -> durable ->
+signature.
 Nothing of the body is read before there is room for all of it.
 """
 
@@ -8,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
@@ -17,54 +17,43 @@ from typing import ParamSpec, TypeVar
 import aiohttp
 from aiohttp import web
 
-from da.core.blob import check_has_folds, compute_shard_bytes, encode_header
-from da.core.errors import FoldsMissing, Malformed
-from da.core.scheme import compute_scheme
-from da.core.types import BlobId, Committee, ShardIndex
+from da.batch import MAX_BATCH_BYTES, decode_batch
+from da.core.blob import compute_shard_bytes
+from da.core.errors import Malformed
+from da.core.receipt import Receipt
+from da.core.types import BlobId, ShardIndex
 from da.protocol import (
+    BATCH_ROUTE,
     BLOB_HEADER_FIELD,
     BODY_TYPE,
     HEADER_ROUTE,
     METRICS_PATH,
     SHARD_ROUTE,
-    STATUS_OF_REFUSAL,
     STATUS_PATH,
     PutRequest,
-    Refusal,
+    decode_batch_path,
     decode_blob_id,
     decode_put,
     decode_seat,
     encode_receipt,
-    encode_refusal,
 )
 from storage.core.errors import (
-    BadlyEncoded,
-    BlobExpired,
-    ChainNotKnown,
-    DiskFull,
-    IndexFull,
     LengthRequired,
     MalformedRequest,
-    NotMySeat,
-    QuotaExceeded,
     RangeNotSatisfiable,
-    RootMismatch,
     ShardTooLarge,
-    StoreBusy,
     StoreRefusal,
-    TierUnavailable,
-    UnknownShard,
     UploadInterrupted,
-    WrongEpoch,
 )
 from storage.core.ranges import parse_range
-from storage.core.tiers import get_served_policy
+from storage.node.admission import Admission
+from storage.node.bulk import BulkServer
 from storage.node.engine import ShardOffer, StoreEngine
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
 from storage.node.status import NodeState
+from storage.node.threads import run_in
 from storage.node.trace import Trace
-from storage.node.watch import ChainWatch, check_seat
 
 log = logging.getLogger(__name__)
 
@@ -79,30 +68,6 @@ READ_BYTES = 1 << 20
 
 SOCKET_BYTES = 1 << 20
 """Bytes that aiohttp buffers of a body."""
-
-_REFUSALS: Mapping[type[StoreRefusal], Refusal] = {
-    MalformedRequest: Refusal.MALFORMED,
-    LengthRequired: Refusal.MALFORMED,
-    TierUnavailable: Refusal.MALFORMED,
-    WrongEpoch: Refusal.NOT_MY_SEAT,
-    NotMySeat: Refusal.NOT_MY_SEAT,
-    ChainNotKnown: Refusal.BUSY,
-    UnknownShard: Refusal.UNKNOWN_BLOB,
-    BlobExpired: Refusal.EXPIRED,
-    RangeNotSatisfiable: Refusal.MALFORMED,
-    ShardTooLarge: Refusal.TOO_LARGE,
-    RootMismatch: Refusal.ROOT_MISMATCH,
-    BadlyEncoded: Refusal.BAD_ENCODING,
-    StoreBusy: Refusal.BUSY,
-    UploadInterrupted: Refusal.BUSY,
-    QuotaExceeded: Refusal.FULL,
-    DiskFull: Refusal.FULL,
-    IndexFull: Refusal.FULL,
-}
-"""What a client is told; da's client knows these few words."""
-
-_STATUS: Mapping[type[StoreRefusal], int] = {LengthRequired: 411, RangeNotSatisfiable: 416}
-"""Where HTTP has a more exact status than the API's."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -125,28 +90,37 @@ class Server:
         *,
         max_uploads: int,
         body_timeout_seconds: float,
+        extra_codes: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Serve ``state``'s engine; blocking work runs in ``executor``."""
         self._state = state
         self._engine: StoreEngine = state.engine
-        self._watch: ChainWatch = state.watch
         self._executor = executor
-        self._trace = trace
-        self._max_uploads = max_uploads
         self._body_timeout_seconds = body_timeout_seconds
-        self._num_uploads = 0
         self._metrics = Metrics()
+        self._admission = Admission(state, trace, self._metrics, max_uploads=max_uploads, extra_codes=extra_codes)
 
     def make_app(self) -> web.Application:
         """Return the application."""
         app = web.Application(middlewares=[self._answer_refusals])
         app.router.add_put(SHARD_ROUTE, self.put_shard, expect_handler=_defer_continue)
+        app.router.add_put(BATCH_ROUTE, self.put_batch)
         app.router.add_get(SHARD_ROUTE, self.get_shard)
         app.router.add_get(HEADER_ROUTE, self.get_header)
         app.router.add_get(STATUS_PATH, self.get_status)
         app.router.add_get(METRICS_PATH, self.get_metrics)
         app.router.add_get("/", self.get_page)
         return app
+
+    def make_bulk(self) -> BulkServer:
+        """Return the same node's bulk port."""
+        return BulkServer(
+            self._admission,
+            self._engine,
+            self._metrics,
+            self._executor,
+            body_timeout_seconds=self._body_timeout_seconds,
+        )
 
     async def put_shard(self, request: web.Request) -> web.StreamResponse:
         """Keep a shard and answer with a receipt."""
@@ -162,39 +136,40 @@ class Server:
 
     async def _put(self, request: web.Request, body: _Body) -> web.Response:
         put = _read_put(request)
-        policy = get_served_policy(put.tier)
-        shard_bytes = _check_length(request, put)
-        view, committee = await self._watch.get_committee(put.epoch)
-        _check_scheme(put, committee)
-        check_seat(committee, put.seat, self._state.key.public)
-        if put.expiry <= view.height:
-            raise BlobExpired(expiry=put.expiry, height=view.height)
-        if put.expiry > view.height + policy.max_lifetime_blocks:
-            raise MalformedRequest(
-                f"expiry {put.expiry} is more than {policy.max_lifetime_blocks} blocks after height {view.height}, "
-                f"the longest that tier {policy.tier.name.lower()} is kept"
-            )
-        offer = ShardOffer(
-            blob=put.blob,
-            shard=put.seat,
-            header=put.header,
-            header_bytes=encode_header(put.header),
-            shard_bytes=shard_bytes,
-            tier=put.tier,
-            epoch=put.epoch,
-            expiry=put.expiry,
-        )
-        if not await self._run(self._engine.renew, offer):
+        _check_length(request, put)
+        view, offer = await self._admission.admit(put)
+        if not await run_in(self._executor, self._engine.renew, offer):
             await self._receive(request, offer, body)
-        receipt = self._state.key.sign_receipt(put.terms(view.genesis_hash), put.seat)
-        self._trace.record("signed", blob=put.blob.hex(), shard=put.seat, tier=put.tier.name.lower())
-        self._metrics.puts.labels(put.tier.name.lower()).inc()
-        return web.Response(body=encode_receipt(receipt), content_type="application/json")
+        return _make_answer(self._admission.sign(put, view))
+
+    async def put_batch(self, request: web.Request) -> web.StreamResponse:
+        """Keep the shards of many small blobs, and answer with one receipt."""
+        try:
+            batch = decode_batch_path(seat=request.match_info["seat"], query=request.query)
+        except Malformed as error:
+            raise MalformedRequest(str(error)) from error
+        num_bytes = request.content_length
+        if num_bytes is None:
+            raise LengthRequired
+        if num_bytes > MAX_BATCH_BYTES:
+            raise ShardTooLarge(got=num_bytes, maximum=MAX_BATCH_BYTES)
+        with self._admission.take_slot():
+            data = bytearray()
+            async for chunk in self._iterate_body(request, num_bytes):
+                data += chunk
+            try:
+                entries = await run_in(self._executor, decode_batch, data)
+            except Malformed as error:
+                raise MalformedRequest(str(error)) from error
+            view, offers = await self._admission.admit_batch(batch, entries)
+            await run_in(self._executor, self._engine.keep_batch, offers, [entry.shard for entry in entries])
+        self._metrics.put_bytes.inc(sum(offer.shard_bytes for offer in offers))
+        return _make_answer(await run_in(self._executor, self._admission.sign_batch, batch, entries, view))
 
     async def get_shard(self, request: web.Request) -> web.StreamResponse:
         """Send a shard, or the one range that was asked for."""
         blob, shard = _decode_path(request)
-        record = await self._run(self._engine.get_record, blob, shard)
+        record = await run_in(self._executor, self._engine.get_record, blob, shard)
         span = parse_range(request.headers.get("Range"), record.shard_bytes)
         start, stop = span or (0, record.shard_bytes)
         response = web.StreamResponse(status=200 if span is None else 206)
@@ -207,21 +182,18 @@ class Server:
             await response.prepare(request)
             await response.write_eof()
             return response
-        try:
-            fd = await self._run(os.open, self._engine.disk.get_body_path(blob, shard), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise UnknownShard(blob=blob, shard=shard) from error
+        reader = await run_in(self._executor, self._engine.open_body, blob, shard)
         try:
             await response.prepare(request)
             while start < stop:
-                chunk = await self._run(os.pread, fd, min(READ_BYTES, stop - start), start)
+                chunk = await run_in(self._executor, reader.read, start, min(READ_BYTES, stop - start))
                 if not chunk:
                     raise OSError(f"shard {shard} of blob {blob.hex()} ends at byte {start}, expected {stop}")
                 await response.write(chunk)
                 start += len(chunk)
                 self._metrics.get_bytes.inc(len(chunk))
         finally:
-            os.close(fd)
+            reader.close()
         await response.write_eof()
         return response
 
@@ -231,36 +203,32 @@ class Server:
             blob = decode_blob_id(request.match_info["blob"])
         except Malformed as error:
             raise MalformedRequest(str(error)) from error
-        header = await self._run(self._engine.get_header, blob)
+        header = await run_in(self._executor, self._engine.get_header, blob)
         return web.Response(body=header, content_type=BODY_TYPE)
 
     async def get_status(self, request: web.Request) -> web.StreamResponse:
         """Send the status as JSON."""
-        return web.json_response(await self._run(self._state.get_status))
+        return web.json_response(await run_in(self._executor, self._state.get_status))
 
     async def get_metrics(self, request: web.Request) -> web.StreamResponse:
         """Send the counters."""
-        body = await self._run(self._metrics.render, self._state)
+        body = await run_in(self._executor, self._metrics.render, self._state)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def get_page(self, request: web.Request) -> web.StreamResponse:
         """Send the page for people."""
-        return web.Response(text=render_page(await self._run(self._state.get_status)), content_type="text/html")
+        return web.Response(
+            text=render_page(await run_in(self._executor, self._state.get_status)), content_type="text/html"
+        )
 
     async def _receive(self, request: web.Request, offer: ShardOffer, body: _Body) -> None:
-        if self._num_uploads >= self._max_uploads:
-            raise StoreBusy(what="uploads under way", got=self._num_uploads + 1, maximum=self._max_uploads)
-        self._num_uploads += 1
-        try:
-            with self._engine.upload(offer) as upload:
-                if _is_waiting(request) and request.transport is not None:
-                    request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                body.is_asked = True
-                async for chunk in self._iterate_body(request, offer.shard_bytes):
-                    await self._run(upload.write, chunk)
-                await self._run(self._engine.commit, upload)
-        finally:
-            self._num_uploads -= 1
+        with self._admission.take_slot(), self._engine.upload(offer) as upload:
+            if _is_waiting(request) and request.transport is not None:
+                request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body.is_asked = True
+            async for chunk in self._iterate_body(request, offer.shard_bytes):
+                await run_in(self._executor, upload.write, chunk)
+            await run_in(self._executor, self._engine.commit, upload)
         self._metrics.put_bytes.inc(offer.shard_bytes)
 
     async def _iterate_body(self, request: web.Request, expected: int) -> AsyncIterator[bytearray]:
@@ -280,15 +248,6 @@ class Server:
             if not chunk:
                 return
 
-    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in a thread and wait for its end, even when the request is cancelled meanwhile."""
-        future = asyncio.get_running_loop().run_in_executor(self._executor, lambda: function(*args, **kwargs))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            raise
-
     @web.middleware
     async def _answer_refusals(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -300,14 +259,8 @@ class Server:
             raise
 
     def _make_refusal(self, request: web.Request, error: StoreRefusal) -> web.Response:
-        refusal = _REFUSALS[type(error)]
-        self._metrics.refusals.labels(type(error).__name__).inc()
-        log.info("%s %s refused: %s", request.method, request.path, error)
-        response = web.Response(
-            status=_STATUS.get(type(error), STATUS_OF_REFUSAL[refusal]),
-            body=encode_refusal(refusal, str(error)),
-            content_type="application/json",
-        )
+        status, answer = self._admission.describe(f"{request.method} {request.path}", error)
+        response = web.Response(status=status, body=answer, content_type="application/json")
         if error.retry_after_seconds is not None:
             response.headers["Retry-After"] = str(error.retry_after_seconds)
         if isinstance(error, RangeNotSatisfiable):
@@ -343,7 +296,7 @@ def _decode_path(request: web.Request) -> tuple[BlobId, ShardIndex]:
         raise MalformedRequest(str(error)) from error
 
 
-def _check_length(request: web.Request, put: PutRequest) -> int:
+def _check_length(request: web.Request, put: PutRequest) -> None:
     expected = compute_shard_bytes(put.header.size_bytes, put.header.num_data)
     got = request.content_length
     if got is None:
@@ -352,18 +305,7 @@ def _check_length(request: web.Request, put: PutRequest) -> int:
         raise ShardTooLarge(got=got, maximum=expected)
     if got < expected:
         raise MalformedRequest(f"body of {got} bytes, the header's shards have {expected}")
-    return expected
 
 
-def _check_scheme(put: PutRequest, committee: Committee) -> None:
-    scheme = compute_scheme(len(committee.seats))
-    got = (put.header.num_data, put.header.num_shards)
-    if got != (scheme.num_data, scheme.num_shards):
-        raise MalformedRequest(
-            f"blob coded {got[0]} of {got[1]}, epoch {committee.epoch} with {len(committee.seats)} seats uses "
-            f"{scheme.num_data} of {scheme.num_shards}"
-        )
-    try:
-        check_has_folds(put.header)
-    except FoldsMissing as error:
-        raise BadlyEncoded(str(error)) from error
+def _make_answer(receipt: Receipt) -> web.Response:
+    return web.Response(body=encode_receipt(receipt), content_type="application/json")

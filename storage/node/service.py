@@ -70,6 +70,10 @@ class NodeConfig:
     """Uploads under way at once; more are told to come back."""
     body_timeout_seconds: float = 30.0
     """A body of which nothing comes for so long is given up."""
+    bulk_port: int | None = 0
+    """The bulk port, on the host of the URL; 0: a free one, None: none, as behind a proxy that passes HTTP only."""
+    extra_codes: tuple[tuple[int, int], ...] = ()
+    """Codes (k, n) that are taken beside the committees' own."""
     funds_deadline_seconds: float = 300.0
     """How long registration waits for funds."""
 
@@ -158,7 +162,9 @@ class _Node:
             trace,
             max_uploads=config.max_uploads,
             body_timeout_seconds=config.body_timeout_seconds,
+            extra_codes=config.extra_codes,
         )
+        self._bulk = self._server.make_bulk()
         self._stop_registration = threading.Event()
 
     async def run(
@@ -176,12 +182,13 @@ class _Node:
         try:
             await self._listen(runner)
             self._state.url = self._config.advertise_url or _get_url(runner, self._config.host)
-            log.info("listening on %s", self._state.url)
+            log.info("listening on %s, bulk port %s", self._state.url, self._state.bulk_port)
             if on_listen is not None:
                 on_listen(self._state.url)
             await self._follow(port, stop)
         finally:
             self._stop_registration.set()
+            await self._bulk.close()
             await runner.cleanup()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -193,6 +200,14 @@ class _Node:
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise AddressTaken(host=host, port=port, reason=reason) from error
+        bulk_port = self._config.bulk_port
+        if bulk_port is None:
+            return
+        try:
+            self._state.bulk_port = await self._bulk.start(host, bulk_port)
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise AddressTaken(host=host, port=bulk_port, reason=reason) from error
 
     async def _follow(self, port: RegistrationPort | None, stop: asyncio.Event) -> None:
         """Run the background work until ``stop``; what fails there for good ends the node."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from da.bulk import BULK_PORT_KEY
 from storage.core.tiers import POLICIES
 from storage.node.collector import Collector
 from storage.node.engine import StoreEngine
@@ -37,6 +38,8 @@ class NodeState:
         self.found = found
         self.url = ""
         """Where clients reach it; known once it listens."""
+        self.bulk_port: int | None = None
+        """Where the bulk port listens, None while it doesn't."""
         self.registration: RegistrationState | None = None
 
     def get_status(self) -> dict[str, Any]:
@@ -44,6 +47,7 @@ class NodeState:
         quota = self.engine.get_quota()
         view = self.watch.view
         return {
+            BULK_PORT_KEY: self.bulk_port,
             "node": {
                 "key": self.key.public.hex(),
                 "address": self.address,

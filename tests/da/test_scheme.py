@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from da.core.errors import InvalidScheme
-from da.core.scheme import MAX_SEATS, compute_num_faulty, compute_scheme, is_small, validate_scheme
+from da.core.scheme import MAX_SEATS, choose_scheme, compute_num_faulty, compute_scheme, is_small, validate_scheme
 from da.core.types import Scheme
 
 
@@ -37,3 +37,12 @@ def test_invalid_committee_sizes_are_refused(num_seats: int) -> None:
 def test_invalid_quorum_below_k_is_refused() -> None:
     with pytest.raises(InvalidScheme):
         validate_scheme(Scheme(num_data=3, num_shards=4, num_signatures=2))
+
+
+def test_an_explicit_k_keeps_the_quorum() -> None:
+    assert choose_scheme(12) == compute_scheme(12)
+    explicit = choose_scheme(12, 8)
+    assert (explicit.num_data, explicit.num_shards, explicit.num_signatures) == (8, 12, 9)
+    for num_data in (0, 10):
+        with pytest.raises(InvalidScheme):
+            choose_scheme(12, num_data)

@@ -22,6 +22,7 @@ from da.core.blob import compute_blob_id
 from da.core.certificate import verify_certificate
 from da.core.errors import FaultKind, InconsistentBlob, NotEnoughReceipts, NotEnoughShards, SourceChanged
 from da.core.folds import compute_fold
+from da.core.scheme import compute_scheme
 from da.core.types import Height, Tier
 from da.folding import make_seed
 from da.protocol import Refusal
@@ -108,7 +109,7 @@ async def test_round_trip_has_the_id_of_the_blob_in_memory(
         with FileSource(path) as source:
             dispersal = await disperse(nodes, source)
         verify_certificate(dispersal.certificate, nodes.committee, genesis_hash=fakes.GENESIS, height=Height(1))
-        scheme = client_module.compute_scheme(num_seats)
+        scheme = compute_scheme(num_seats)
         encoded = encode_blob(DATA, num_data=scheme.num_data, num_shards=num_seats, leaf_bytes=65_536)
         assert dispersal.certificate.terms.blob == encoded.blob
         for node, pieces in zip(nodes.nodes, encoded.shards, strict=True):

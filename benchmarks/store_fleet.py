@@ -1,0 +1,91 @@
+"""Four real storage nodes for a benchmark, each in a process of its own, and committees of their seats."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from da.core.types import Committee, Epoch, Height, Seat, ShardIndex
+
+GENESIS = bytes(32)
+"""Any chain."""
+
+EXPIRY = Height(10_000)
+"""Far beyond the height of the file's chain."""
+
+STOP_SECONDS = 10.0
+"""For a node to stop when asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Running nodes."""
+
+    chain: Path
+    nodes: tuple[Seat, ...]
+    """One seat each, as if they were the whole committee."""
+
+    def seat(self, num_seats: int, epoch: int) -> Committee:
+        """Make a committee of ``num_seats`` in which the nodes take turns, and tell the chain."""
+        seats = tuple(
+            Seat(index=ShardIndex(index), key=node.key, url=node.url)
+            for index, node in ((index, self.nodes[index % len(self.nodes)]) for index in range(num_seats))
+        )
+        value = {
+            "genesis": GENESIS.hex(),
+            "height": 10 + epoch,
+            "epoch": epoch,
+            "seats": [{"key": seat.key.hex(), "url": seat.url} for seat in seats],
+        }
+        staged = self.chain.with_suffix(".new")
+        staged.write_text(json.dumps(value))
+        staged.replace(self.chain)
+        return Committee(epoch=Epoch(epoch), seats=seats)
+
+
+@contextmanager
+def run_fleet(parent: Path | None, num_nodes: int = 4) -> Iterator[Fleet]:
+    """Start nodes with their homes under ``parent`` (None: the system's place), and end them and their bytes."""
+    root = Path(tempfile.mkdtemp(prefix="archipelago-bench-", dir=parent))
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        chain = root / "chain.json"
+        for index in range(num_nodes):
+            with (root / f"node{index}.log").open("w") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "benchmarks.store_node", str(root / f"node{index}"), str(chain)],
+                        stdout=subprocess.PIPE,
+                        stderr=log,
+                        text=True,
+                    )
+                )
+        yield Fleet(chain=chain, nodes=tuple(_read_seat(process, root, i) for i, process in enumerate(processes)))
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        shutil.rmtree(root)
+
+
+def _read_seat(process: subprocess.Popen[str], root: Path, index: int) -> Seat:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"node {index} did not start: {(root / f'node{index}.log').read_text()}")
+    said = json.loads(line)
+    return Seat(index=ShardIndex(index), key=bytes.fromhex(said["key"]), url=said["url"])

@@ -1,0 +1,50 @@
+"""Reading the bytes of a kept shard, wherever they lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class ShardReader(Protocol):
+    """The bytes of one shard; stays readable when the shard is deleted meanwhile."""
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """Return bytes from ``start`` on: at least one, unless the shard ends there."""
+        ...
+
+    def close(self) -> None:
+        """Read no more."""
+        ...
+
+
+class FileReader:
+    """A shard in a file of its own."""
+
+    def __init__(self, path: Path) -> None:
+        """Open; raises ``FileNotFoundError``."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """See ``ShardReader``."""
+        return os.pread(self._fd, num_bytes, start)
+
+    def close(self) -> None:
+        """See ``ShardReader``."""
+        os.close(self._fd)
+
+
+class MemoryReader:
+    """A small shard, copied out of the database."""
+
+    def __init__(self, body: bytes) -> None:
+        """Read from ``body``."""
+        self._body = body
+
+    def read(self, start: int, num_bytes: int) -> bytes:
+        """See ``ShardReader``."""
+        return self._body[start : start + num_bytes]
+
+    def close(self) -> None:
+        """See ``ShardReader``."""
