@@ -8,8 +8,9 @@
     |  |- WrongEpoch  NotMySeat  ChainNotKnown
     |  |- UnknownShard  BlobExpired  RangeNotSatisfiable
     |  |- ShardTooLarge  RootMismatch
-    |  |- StoreBusy  UploadInterrupted
+    |  |- StoreBusy  UploadInterrupted  ShelfUnavailable
     |  `- QuotaExceeded  DiskFull  IndexFull
+    |- MalformedArchive          not an archive of ours, or its base is another one
     |- ChainUnreachable          no --chain URL answers
     |- WrongChain                this home belongs to another chain
     |- NotFunded                 the node's account stayed below what registration costs
@@ -174,6 +175,17 @@ class UploadInterrupted(StoreRefusal):
         super().__init__(f"the body ended after {got} of {expected} bytes; send it again")
 
 
+class ShelfUnavailable(StoreRefusal):
+    """The bucket of cold shards does not answer, or answers with an error."""
+
+    retry_after_seconds = 5
+
+    def __init__(self, *, what: str, reason: str) -> None:
+        self.what = what
+        self.reason = reason
+        super().__init__(f"cold storage: {what}: {reason}; try again, the operator checks the bucket")
+
+
 class QuotaExceeded(StoreRefusal):
     """The node's capacity is used up by what it has promised to keep."""
 
@@ -209,6 +221,10 @@ class IndexFull(StoreRefusal):
     def __init__(self, *, map_bytes: int) -> None:
         self.map_bytes = map_bytes
         super().__init__(f"the index's map of {map_bytes} bytes is full; it grows when the node restarts")
+
+
+class MalformedArchive(StorageError):
+    """Bytes that are not an archive, are cut, or do not give what their digest says."""
 
 
 class ChainUnreachable(StorageError):

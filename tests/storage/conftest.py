@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import secrets
@@ -392,3 +393,20 @@ def with_terms() -> Callable[..., Shard]:
         return replace(shard, offer=replace(shard.offer, **terms))
 
     return change
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real S3 server; skipped with the reason where it can be neither found nor built."""
+    spec = importlib.util.spec_from_file_location("s3_server", Path(__file__).parent / "s3_server" / "server.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    try:
+        server = module.start(tmp_path_factory.mktemp("s3") / "buckets")
+    except module.NoS3Server as error:
+        pytest.skip(str(error))
+    yield server
+    server.stop()

@@ -1,0 +1,71 @@
+"""Blocks of an archive: XOR with the base, byte planes, zstd; and back (core/delta.py).
+
+A block of n numbers of w bytes becomes w planes of n bytes: all first bytes, all second bytes, ... Bytes at the end
+that make no whole number follow as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from storage.core.errors import MalformedArchive
+
+LEVEL = 1
+"""zstd; higher levels gain little on planes and cost much (DA.md)."""
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class BlockCoder:
+    """Encodes and decodes blocks of one archive; one thread at a time."""
+
+    def __init__(self, width: int) -> None:
+        """Take numbers of ``width`` bytes."""
+        self._width = width
+        self._compressor = zstandard.ZstdCompressor(level=LEVEL)
+        self._decompressor = zstandard.ZstdDecompressor()
+
+    def encode(self, block: bytes | memoryview, base: bytes | memoryview) -> bytes:
+        """Return a zstd frame of ``block``; ``base`` may be shorter, also empty."""
+        return self._compressor.compress(_to_planes(_xor(_view(block), _view(base)), self._width).tobytes())
+
+    def decode(self, frame: bytes | memoryview, base: bytes | memoryview, num_bytes: int) -> bytes:
+        """Return the ``num_bytes`` of a block.
+
+        Raises: MalformedArchive.
+        """
+        try:
+            planes = self._decompressor.decompress(frame, max_output_size=num_bytes, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            raise MalformedArchive(f"a block of {len(frame)} bytes: {error}") from error
+        if len(planes) != num_bytes:
+            raise MalformedArchive(f"a block of {len(planes)} bytes, expected {num_bytes}")
+        return _xor(_from_planes(_view(planes), self._width), _view(base)).tobytes()
+
+
+def _view(data: bytes | memoryview) -> Bytes:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _xor(left: Bytes, right: Bytes) -> Bytes:
+    common = min(len(left), len(right))
+    if not common:
+        return left
+    result = left.copy()
+    np.bitwise_xor(left[:common], right[:common], out=result[:common])
+    return result
+
+
+def _to_planes(block: Bytes, width: int) -> Bytes:
+    whole = len(block) // width * width
+    planes = np.ascontiguousarray(block[:whole].reshape(-1, width).T).reshape(-1)
+    return planes if whole == len(block) else np.concatenate((planes, block[whole:]))
+
+
+def _from_planes(planes: Bytes, width: int) -> Bytes:
+    whole = len(planes) // width * width
+    block = np.ascontiguousarray(planes[:whole].reshape(width, -1).T).reshape(-1)
+    return block if whole == len(planes) else np.concatenate((block, planes[whole:]))
