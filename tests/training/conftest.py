@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def make_recipe() -> Callable[..., Recipe]:
     """Return the tiny recipe with another codec, F, d or outer schedule."""
 
     def make(
-        codec: CodecKind = CodecKind.NONE, *, fragments: int = 1, overlap: int = 0, num_rounds: int = 12, **outer: int
+        codec: CodecKind = CodecKind.NONE, *, fragments: int = 1, overlap: int = 0, num_rounds: int = 12, **outer: Any
     ) -> Recipe:
         base = parse_recipe(load_shipped("tiny"))
         return replace(

@@ -12,14 +12,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chain.core.reference import ElementUpdate, step_element
+from chain.core.reference import (
+    ElementUpdate,
+    compute_centered_mean,
+    compute_clip_shifts,
+    compute_trimmed_mean,
+    decode_element,
+    step_element,
+    step_from_mean,
+)
+from training.core.aggregation import compute_mean
 from training.core.canonical import CanonicalState, create_genesis
 from training.core.codecs.protocol import Slot, SlotKind
 from training.core.codecs.sparse import count_blocks, count_kept
-from training.core.payload import HEADER_BYTES, PayloadPlan, plan_payload
-from training.core.recipe import CodecKind, Recipe
+from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
+from training.core.recipe import AggregationKind, CodecKind, Recipe
 from training.core.schedule import outer_coefficients
-from training.core.settle import compute_mean, next_exponent, settle, settle_void, step_tensor, sum_payloads
+from training.core.settle import aggregate_slot, next_exponent, settle, settle_void, step_tensor
 from training.core.state_root import compute_entry, compute_state_root
 
 RecipeMaker = Callable[..., Recipe]
@@ -166,31 +175,63 @@ def _busy_state(recipe: Recipe, rng: random.Random) -> CanonicalState:
 
 
 @pytest.mark.parametrize("codec", list(CodecKind))
-@pytest.mark.parametrize("num_payloads", [1, 2, 5])
-def test_settle_equals_the_scalar_reference(make_recipe: RecipeMaker, codec: CodecKind, num_payloads: int) -> None:
+@pytest.mark.parametrize(
+    ("num_payloads", "kind"),
+    [(1, "median_clip"), (2, "median_clip"), (2, "trimmed_mean"), *((5, kind) for kind in AggregationKind)],
+)
+def test_settle_equals_the_scalar_reference(
+    make_recipe: RecipeMaker, codec: CodecKind, num_payloads: int, kind: str
+) -> None:
     rng = random.Random(f"{codec} {num_payloads}")
-    recipe = make_recipe(codec, fragments=2)
+    recipe = make_recipe(codec, fragments=2, aggregation=AggregationKind(kind))
     before = _busy_state(recipe, rng)
     plan = plan_payload(recipe, before, ROUND, rank=2)
     payloads = [_random_payload(plan, rng) for _ in range(num_payloads)]
     after = settle(recipe, before, ROUND, payloads, rank=2, local_steps=8)
     assert (after.refused, after.num_accepted) == (0, num_payloads)
     outer = outer_coefficients(recipe, ROUND)
+    decoded = [decode_payload(payload, plan) for payload in payloads]
+    num_clipped = 0
     for slot in plan.slots:
+        columns = list(zip(*(each[slot.name].units.reshape(-1).tolist() for each in decoded), strict=True))
+        shifts = _expected_shifts(kind, columns)
+        num_clipped += sum(map(bool, shifts))
         theta, momentum = before.theta[slot.name].reshape(-1), before.momentum[slot.name].reshape(-1)
         for index in rng.sample(range(theta.numel()), min(40, theta.numel())):
-            expected = step_element(
-                int(theta[index]),
-                int(momentum[index]),
-                [_element(payload, plan, slot.name, index) for payload in payloads],
-                momentum_q15=outer.momentum_q15,
-                rate_q15=outer.rate_q15,
-            )
+            updates = [_element(payload, plan, slot.name, index) for payload in payloads]
+            values = [decode_element(update) for update in updates]
+            assert values == list(columns[index])
+            start = (int(theta[index]), int(momentum[index]))
+            coefficients = {"momentum_q15": outer.momentum_q15, "rate_q15": outer.rate_q15}
+            if kind == "trimmed_mean" and num_payloads > 2:
+                expected = step_from_mean(*start, compute_trimmed_mean(values), **coefficients)
+            elif kind == "centered_clip" and num_payloads > 2:
+                expected = step_from_mean(*start, compute_centered_mean(values, shifts), **coefficients)
+            else:
+                clipped = [replace(update, shift=shift) for update, shift in zip(updates, shifts, strict=True)]
+                expected = step_element(*start, clipped, **coefficients)
             got = (
                 int(after.state.theta[slot.name].reshape(-1)[index]),
                 int(after.state.momentum[slot.name].reshape(-1)[index]),
             )
             assert got == expected, (slot.name, index)
+    if num_payloads == 5 and kind == "median_clip" and codec is not CodecKind.NONE:
+        assert num_clipped > 0
+    if num_payloads <= 2 or kind in ("mean", "trimmed_mean"):
+        assert after.clipped == num_clipped == 0
+
+
+def _expected_shifts(kind: str, columns: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return each update's shift for one tensor, from all its elements in plain integers."""
+    num_updates = len(columns[0])
+    if kind == "median_clip":
+        return compute_clip_shifts([sum(column[i] ** 2 for column in columns) for i in range(num_updates)])
+    if kind == "centered_clip":
+        centers = [sorted(column)[(num_updates - 1) // 2] for column in columns]
+        return compute_clip_shifts(
+            [sum((column[i] - c) ** 2 for column, c in zip(columns, centers, strict=True)) for i in range(num_updates)]
+        )
+    return (0,) * num_updates
 
 
 @settings(deadline=None)
@@ -235,11 +276,11 @@ def test_a_second_layout_settles_to_the_same_root(make_recipe: RecipeMaker) -> N
     payloads = [_random_payload(plan, rng) for _ in range(3)]
     whole = settle(recipe, before, ROUND, payloads, rank=3, local_steps=8).state
     entries: dict[str, bytes] = {}
-    counted = sum_payloads(payloads, plan)
+    slots = {slot.name: slot for slot in plan.slots}
     names = sorted(before.theta)
     for stage in (names[len(names) // 2 :], names[: len(names) // 2]):
         for name in reversed(stage):
-            mean = compute_mean(counted.totals[name], counted.num_accepted)
+            mean = aggregate_slot(recipe.outer.aggregation, payloads, plan, slots[name]).mean
             theta, momentum = step_tensor(
                 _by_column(before.theta[name]),
                 _by_column(before.momentum[name]),

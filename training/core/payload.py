@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
+from training.core.aggregation import Contribution
 from training.core.canonical import CanonicalState
-from training.core.codecs.protocol import Slot
+from training.core.codecs.protocol import Slot, SlotKind
 from training.core.codecs.registry import codec_of, plan_slot
 from training.core.errors import PayloadRefusedError
 from training.core.layout import build_layout
@@ -100,24 +99,25 @@ def validate(payload: bytes, plan: PayloadPlan) -> None:
         codec_of(slot).validate(body, slot)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
-    """One worker's part of one tensor's sum."""
-
-    units: torch.Tensor
-    """int64 grid units, in the tensor's shape."""
-    peak: int
-    """Largest scale, grid units: what the next exponent follows."""
-
-
 def decode_payload(payload: bytes, plan: PayloadPlan) -> dict[str, Contribution]:
     """Return the exact contribution to each tensor. Raises `PayloadRefusedError`."""
     validate(payload, plan)
-    decoded = {}
-    for slot, body in _bodies(payload, plan):
-        units, peak = codec_of(slot).decode(body, slot)
-        decoded[slot.name] = Contribution(units=units, peak=peak)
-    return decoded
+    return {slot.name: _read_body(body, slot) for slot, body in _bodies(payload, plan)}
+
+
+def read_contribution(payload: bytes, plan: PayloadPlan, slot: Slot) -> Contribution:
+    """Return the exact contribution of a valid payload to one tensor."""
+    at = HEADER_BYTES
+    for each in plan.slots:
+        if each is slot:
+            break
+        at += each.num_bytes
+    return _read_body(payload[at : at + slot.num_bytes], slot)
+
+
+def _read_body(body: bytes, slot: Slot) -> Contribution:
+    units, peak = codec_of(slot).decode(body, slot)
+    return Contribution(units=units, peak=peak, exponent=0 if slot.kind is SlotKind.INT32 else body[0])
 
 
 def _bodies(payload: bytes, plan: PayloadPlan) -> list[tuple[Slot, bytes]]:

@@ -40,6 +40,15 @@ class CodecKind(StrEnum):
     NONE = "none"
 
 
+class AggregationKind(StrEnum):
+    """How the updates of a round become one."""
+
+    MEAN = "mean"
+    MEDIAN_CLIP = "median_clip"
+    TRIMMED_MEAN = "trimmed_mean"
+    CENTERED_CLIP = "centered_clip"
+
+
 class DataSource(StrEnum):
     """Where the text comes from."""
 
@@ -171,6 +180,8 @@ class OuterRecipe:
     """eta at round 0, 1..65536; 32768 is 1."""
     rate_end_q15: int = 22938
     """eta at the last round, 1..65536; 22938 is 0.7."""
+    aggregation: AggregationKind = AggregationKind.MEDIAN_CLIP
+    """What becomes of the updates of three workers and more; of two always the mean."""
 
     def __post_init__(self) -> None:
         _check("outer.momentum_start_q15", self.momentum_start_q15, 0, Q15_ONE - 1)
