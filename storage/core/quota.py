@@ -47,7 +47,14 @@ def reserve(quota: Quota, shard_bytes: int, *, free_bytes: int, floor_bytes: int
     Raises: QuotaExceeded when kept shards leave no room, StoreBusy when only uploads under way are in
     the way, DiskFull when the filesystem is.
     """
-    charge = compute_charge_bytes(shard_bytes)
+    return reserve_charge(quota, compute_charge_bytes(shard_bytes), free_bytes=free_bytes, floor_bytes=floor_bytes)
+
+
+def reserve_charge(quota: Quota, charge: int, *, free_bytes: int, floor_bytes: int) -> Quota:
+    """Return the quota with ``charge`` bytes set aside, as for one shard; a batch is charged at once.
+
+    Raises: as ``reserve``.
+    """
     if quota.used_bytes + charge > quota.capacity_bytes:
         raise QuotaExceeded(asked=charge, used=quota.used_bytes, capacity=quota.capacity_bytes)
     total = quota.used_bytes + quota.reserved_bytes + charge
@@ -60,7 +67,12 @@ def reserve(quota: Quota, shard_bytes: int, *, free_bytes: int, floor_bytes: int
 
 def release(quota: Quota, shard_bytes: int) -> Quota:
     """Return the quota after a reservation ended, either way."""
-    reserved = quota.reserved_bytes - compute_charge_bytes(shard_bytes)
+    return release_charge(quota, compute_charge_bytes(shard_bytes))
+
+
+def release_charge(quota: Quota, charge: int) -> Quota:
+    """Return the quota after ``charge`` bytes that were set aside are so no more."""
+    reserved = quota.reserved_bytes - charge
     assert reserved >= 0, "a reservation was given back twice"
     return replace(quota, reserved_bytes=reserved)
 

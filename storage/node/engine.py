@@ -23,7 +23,7 @@ from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
 from da.folding import EncodingCheck
 from storage.core.errors import BadlyEncoded, RootMismatch, UnknownShard, UploadInterrupted
 from storage.core.expiry import HeldShard, Sweep, compute_first_due
-from storage.core.quota import Quota, release, reserve, with_used
+from storage.core.quota import Quota, compute_charge_bytes, release, release_charge, reserve, reserve_charge, with_used
 from storage.core.records import ShardRecord, ShardTerms
 from storage.core.tiers import POLICIES, Durability, is_stronger
 from storage.node.body import ShardReader
@@ -282,13 +282,10 @@ class StoreEngine:
         """
         for offer, body in zip(offers, bodies, strict=True):
             check_shard(offer, body)
-        charged = [offer.shard_bytes for offer in offers]
+        charge = sum(compute_charge_bytes(offer.shard_bytes) for offer in offers)
         free, is_synced = self.disk.get_free_bytes(), _is_synced(offers[0].tier)
         with self._lock:
-            quota = self._quota
-            for shard_bytes in charged:
-                quota = reserve(quota, shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
-            self._quota = quota
+            self._quota = reserve_charge(self._quota, charge, free_bytes=free, floor_bytes=self._floor_bytes)
         try:
             with self._publish_lock:
                 fresh = []
@@ -311,8 +308,7 @@ class StoreEngine:
                             self.disk.small.delete(shard.blob, shard.terms.shard)
         finally:
             with self._lock:
-                for shard_bytes in charged:
-                    self._quota = release(self._quota, shard_bytes)
+                self._quota = release_charge(self._quota, charge)
         self.refresh_quota()
         self.trace.record("batch", shards=len(offers), tier=offers[0].tier.name.lower())
         self._fault("after-index")
