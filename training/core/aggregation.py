@@ -17,8 +17,9 @@ CLIP_ABOVE_MEDIAN = 2
 """An update is left alone up to this many times the median norm: shifts are powers of two, and half a norm is too
 much to take from an honest worker that did a few steps more."""
 
-_CHUNK_ELEMENTS = 1 << 18
-"""Elements worked on at once: they stay in the cache, and 2^18 products of 16-bit limbs stay under 2^53."""
+_CHUNK_ELEMENTS = 1 << 15
+"""Elements worked on at once: they stay in the cache, torch does not start threads for so few, and 2^15 products of
+16-bit limbs stay under 2^53."""
 
 _LIMB_BITS = 16
 """Of the exact sums of squares."""
@@ -113,10 +114,16 @@ def compute_mean(total: torch.Tensor, count: int) -> torch.Tensor:
     >>> compute_mean(torch.tensor([3, -3, -4]), 2).tolist()
     [2, -1, -2]
     """
-    doubled = 2 * total + count
-    if count & (count - 1) == 0:
-        return doubled >> count.bit_length()
-    return torch.div(doubled, 2 * count, rounding_mode="floor")
+    mean = torch.empty(total.numel(), dtype=torch.int64)
+    flat = total.reshape(-1)
+    for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
+        here = slice(start, start + _CHUNK_ELEMENTS)
+        doubled = (2 * flat[here]).add_(count)
+        if count & (count - 1) == 0:
+            mean[here] = doubled.bitwise_right_shift_(count.bit_length())
+        else:
+            mean[here] = torch.div(doubled, 2 * count, rounding_mode="floor")
+    return mean.reshape(total.shape)
 
 
 def _count_shifts(square_norm: int, bound: int) -> int:
