@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,16 @@ class Fleet:
     chain: Path
     nodes: tuple[Seat, ...]
     """One seat each, as if they were the whole committee."""
+    processes: tuple[int, ...]
+    """Process ids of the nodes."""
+
+    def get_cpu_seconds(self) -> float:
+        """Return the CPU time that the nodes have used so far."""
+        ticks = 0
+        for process in self.processes:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def seat(self, num_seats: int, epoch: int) -> Committee:
         """Make a committee of ``num_seats`` in which the nodes take turns, and tell the chain."""
@@ -67,7 +78,11 @@ def run_fleet(parent: Path | None, num_nodes: int = 4) -> Iterator[Fleet]:
                         text=True,
                     )
                 )
-        yield Fleet(chain=chain, nodes=tuple(_read_seat(process, root, i) for i, process in enumerate(processes)))
+        yield Fleet(
+            chain=chain,
+            nodes=tuple(_read_seat(process, root, index) for index, process in enumerate(processes)),
+            processes=tuple(process.pid for process in processes),
+        )
     finally:
         for process in processes:
             process.terminate()

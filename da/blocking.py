@@ -58,6 +58,7 @@ class BlobClient:
         tier: Tier,
         expiry: Height,
         leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+        num_data: int | None = None,
     ) -> Certificate:
         """Write a blob and return its certificate; see ``AsyncBlobClient.disperse``."""
         return self.disperse_with_report(
@@ -67,6 +68,7 @@ class BlobClient:
             tier=tier,
             expiry=expiry,
             leaf_bytes=leaf_bytes,
+            num_data=num_data,
         ).certificate
 
     def disperse_with_report(
@@ -78,6 +80,7 @@ class BlobClient:
         tier: Tier,
         expiry: Height,
         leaf_bytes: int = PAYLOAD_LEAF_BYTES,
+        num_data: int | None = None,
     ) -> Dispersal:
         """Write a blob and return its certificate and the seats that did not sign."""
         return self._run(
@@ -88,6 +91,7 @@ class BlobClient:
                 tier=tier,
                 expiry=expiry,
                 leaf_bytes=leaf_bytes,
+                num_data=num_data,
             )
         )
 
@@ -122,6 +126,7 @@ class BlobClient:
         tier: Tier,
         expiry: Height,
         leaf_bytes: int = BULK_LEAF_BYTES,
+        num_data: int | None = None,
     ) -> Dispersal:
         """Write a blob of any size in constant memory; see ``AsyncBlobClient.disperse_stream``."""
         return self._run(
@@ -132,6 +137,7 @@ class BlobClient:
                 tier=tier,
                 expiry=expiry,
                 leaf_bytes=leaf_bytes,
+                num_data=num_data,
             )
         )
 
