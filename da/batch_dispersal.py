@@ -10,7 +10,7 @@ from da.batch import MAX_SMALL_BLOB_BYTES, encode_batch, encode_small_blobs, spl
 from da.core.errors import BlobTooLarge, NotEnoughReceipts, SeatFault
 from da.core.merkle import compute_paths, compute_top
 from da.core.receipt import Receipt, compute_batch_message, compute_receipt_leaf
-from da.core.scheme import compute_scheme
+from da.core.scheme import compute_tier_scheme
 from da.core.types import BatchPlace, Certificate, Committee, Height, ShardIndex, Tier
 from da.gathering import Gathering, cancel
 from da.hedging import MIN_BYTES_PER_SECOND
@@ -70,7 +70,7 @@ class BatchSender:
         )
 
     async def _disperse_batch(self, blobs: list[bytes], at_once: asyncio.Semaphore) -> BatchDispersal:
-        scheme = compute_scheme(len(self.committee.seats))
+        scheme = compute_tier_scheme(len(self.committee.seats), self.tier)
         request = BatchRequest(seat=ShardIndex(0), epoch=self.committee.epoch, tier=self.tier, expiry=self.expiry)
         async with at_once:
             coded = await asyncio.to_thread(encode_small_blobs, blobs, scheme, leaf_bytes=self.leaf_bytes)

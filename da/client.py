@@ -138,7 +138,7 @@ class AsyncBlobClient:
             NotEnoughReceipts: fewer than s seats signed; names each of the others.
             BlobTooLarge, InvalidScheme: nothing was sent.
         """
-        scheme = choose_scheme(len(committee.seats), num_data)
+        scheme = choose_scheme(len(committee.seats), num_data, tier)
         self._warn_if_small(scheme.num_shards)
         encoded = await asyncio.to_thread(
             encode_blob,
@@ -198,7 +198,7 @@ class AsyncBlobClient:
             )
         if source.size_bytes > MAX_BLOB_BYTES:
             raise BlobTooLarge(limit_bytes=MAX_BLOB_BYTES, got_bytes=source.size_bytes)
-        scheme = choose_scheme(len(committee.seats), num_data)
+        scheme = choose_scheme(len(committee.seats), num_data, tier)
         self._warn_if_small(scheme.num_shards)
         header = await asyncio.to_thread(
             compute_stream_header, source, scheme, leaf_bytes=leaf_bytes, pool=self._pool, executor=self._threads

@@ -48,7 +48,7 @@ from da.core.receipt import (
     compute_receipt_message,
     is_signature_valid,
 )
-from da.core.scheme import MAX_SEATS, compute_scheme
+from da.core.scheme import MAX_SEATS, compute_tier_scheme
 from da.core.types import BatchPlace, BlobId, Certificate, Committee, Epoch, Height, ReceiptTerms, ShardIndex, Tier
 
 CERTIFICATE_VERSION = 1
@@ -142,7 +142,7 @@ def verify_certificate(certificate: Certificate, committee: Committee, *, genesi
         WrongEpoch: signed under another committee than ``committee``.
         CertificateExpired: the expiry is not above ``height``.
         DuplicateSeat, UnknownSeat: a seat twice, or outside the committee.
-        NotEnoughSignatures: fewer than the s of the committee's scheme.
+        NotEnoughSignatures: fewer than the s of the committee's scheme for the tier.
         BadBatchPath: the path to the batch has a wrong length.
         ForgedSignature: a signature that is not its seat's; one is enough to refuse.
     """
@@ -161,7 +161,7 @@ def verify_certificate(certificate: Certificate, committee: Committee, *, genesi
         if seat in seen:
             raise DuplicateSeat(seat)
         seen.add(seat)
-    scheme = compute_scheme(num_seats)
+    scheme = compute_tier_scheme(num_seats, certificate.terms.tier)
     if len(seen) < scheme.num_signatures:
         raise NotEnoughSignatures(expected=scheme.num_signatures, got=len(seen))
     top = None if certificate.batch is None else _compute_batch_top(terms, certificate.batch)

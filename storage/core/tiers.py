@@ -18,8 +18,8 @@ class Medium(StrEnum):
 
     FILE = "file"
     """A file of the node's own filesystem."""
-    BUCKET = "bucket"
-    """An S3-compatible bucket."""
+    SHELF = "shelf"
+    """Append segments, or an S3-compatible bucket: as the node is configured."""
 
 
 class Durability(StrEnum):
@@ -36,6 +36,8 @@ class Code(StrEnum):
 
     COMMITTEE = "committee"
     """da's code of the storage committee: k = n - 2f of n, one shard a seat."""
+    WIDE = "wide"
+    """k = 2n/3 of n where the committee has 24 seats or more, else the committee's own."""
     LOCAL = "local"
     """No spreading: this node alone has the bytes."""
 
@@ -110,21 +112,21 @@ HOT = TierPolicy(
     medium=Medium.FILE,
     durability=Durability.SYNCED,
     code=Code.COMMITTEE,
-    repair=Repair.NONE,
-    max_lifetime_blocks=UNREPAIRED_MAX_BLOCKS,
+    repair=Repair.FROM_ANY_K,
+    max_lifetime_blocks=300_000_000,
     is_served=True,
 )
 COLD = TierPolicy(
     tier=Tier.COLD,
-    medium=Medium.BUCKET,
+    medium=Medium.SHELF,
     durability=Durability.SYNCED,
-    code=Code.COMMITTEE,
+    code=Code.WIDE,
     repair=Repair.FROM_ANY_K,
-    max_lifetime_blocks=1_000_000_000,
-    is_served=False,
+    max_lifetime_blocks=1_100_000_000,
+    is_served=True,
 )
 POLICIES: dict[Tier, TierPolicy] = {policy.tier: policy for policy in (TEMPORARY, HOT, COLD)}
-"""What this version's nodes keep.  Hot has no repair yet: a later part rebuilds lost shards from any k."""
+"""What this version's nodes keep: at least as long as the chain's longest lease of each tier."""
 
 SERVED_NAMES: tuple[str, ...] = tuple(policy.tier.name.lower() for policy in POLICIES.values() if policy.is_served)
 
@@ -152,6 +154,6 @@ def parse_tier(name: str) -> Tier:
 
 
 def is_stronger(left: Tier, right: Tier) -> bool:
-    """True when ``left`` promises more than ``right`` about a node's own copy."""
-    order = (Durability.WRITTEN, Durability.SYNCED)
-    return order.index(POLICIES[left].durability) > order.index(POLICIES[right].durability)
+    """True when ``left`` promises more than ``right`` about a node's own copy: hot is synced and near, cold synced."""
+    order = (Tier.TEMPORARY, Tier.COLD, Tier.HOT)
+    return order.index(left) > order.index(right)

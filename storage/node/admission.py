@@ -14,7 +14,7 @@ from da.batch import BatchEntry
 from da.core.blob import BlobHeader, check_has_folds, compute_shard_bytes, encode_header
 from da.core.errors import FoldsMissing
 from da.core.receipt import Receipt
-from da.core.scheme import compute_scheme
+from da.core.scheme import compute_tier_scheme
 from da.core.types import Committee, Epoch, Height, ShardIndex, Tier
 from da.protocol import STATUS_OF_REFUSAL, BatchRequest, PutRequest, Refusal, encode_refusal
 from storage.core.errors import (
@@ -30,6 +30,7 @@ from storage.core.errors import (
     RangeNotSatisfiable,
     RootMismatch,
     ShardTooLarge,
+    ShelfUnavailable,
     StoreBusy,
     StoreRefusal,
     TierUnavailable,
@@ -61,6 +62,7 @@ _REFUSALS: Mapping[type[StoreRefusal], Refusal] = {
     BadlyEncoded: Refusal.BAD_ENCODING,
     StoreBusy: Refusal.BUSY,
     UploadInterrupted: Refusal.BUSY,
+    ShelfUnavailable: Refusal.BUSY,
     QuotaExceeded: Refusal.FULL,
     DiskFull: Refusal.FULL,
     IndexFull: Refusal.FULL,
@@ -97,7 +99,7 @@ class Admission:
         Raises: the refusals above.
         """
         view, committee = await self._check_terms(put.seat, put.epoch, put.tier, put.expiry)
-        self._check_header(put.header, committee)
+        self._check_header(put.header, committee, put.tier)
         return view, _make_offer(put, put.header, encode_header(put.header))
 
     async def admit_batch(
@@ -107,7 +109,7 @@ class Admission:
         view, committee = await self._check_terms(batch.seat, batch.epoch, batch.tier, batch.expiry)
         offers = []
         for entry in entries:
-            self._check_header(entry.header, committee)
+            self._check_header(entry.header, committee, batch.tier)
             put = PutRequest(
                 blob=entry.blob,
                 seat=batch.seat,
@@ -170,15 +172,15 @@ class Admission:
             )
         return view, committee
 
-    def _check_header(self, header: BlobHeader, committee: Committee) -> None:
-        scheme = compute_scheme(len(committee.seats))
+    def _check_header(self, header: BlobHeader, committee: Committee, tier: Tier) -> None:
+        scheme = compute_tier_scheme(len(committee.seats), tier)
         got = (header.num_data, header.num_shards)
         if got != (scheme.num_data, scheme.num_shards) and not (
             got in self._extra_codes and got[1] == scheme.num_shards
         ):
             raise MalformedRequest(
                 f"blob coded {got[0]} of {got[1]}, epoch {committee.epoch} with {len(committee.seats)} seats uses "
-                f"{scheme.num_data} of {scheme.num_shards}"
+                f"{scheme.num_data} of {scheme.num_shards} in tier {tier.name.lower()}"
             )
         try:
             check_has_folds(header)

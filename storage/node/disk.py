@@ -4,6 +4,7 @@
     <home>/shards/<2 hex>/<blob hex>.<i>.terms    what was promised, see core/records.py
     <home>/shards/<2 hex>/<blob hex>.<i>.shard    the bytes
     <home>/small/{synced,written}/                small shards that came in batches, see small.py
+    <home>/segments/                              bytes of cold shards, where no bucket has them (shelf.py)
     <home>/quarantine/                            files that are not what they say; for a person to look at
 
 Invariant: a ``.shard`` file under its name has passed its root check and has its terms beside it, because the
@@ -19,13 +20,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from da.core.types import BlobId, ShardIndex
+from da.core.types import BlobId, ShardIndex, Tier
 from storage.core.errors import DiskFull, MalformedRecord
 from storage.core.records import ShardTerms, decode_terms, encode_terms
 from storage.node.body import FileReader, MemoryReader, ShardReader
+from storage.node.segments import SegmentShelf
+from storage.node.shelf import Shelf
 from storage.node.small import SmallShards
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+COPY_BYTES = 4 << 20
+"""Copied at once when a shard changes its medium."""
 
 MAX_TERMS_BYTES = 64 * 1024
 """Bytes of a terms file that are read at most; valid ones stay below."""
@@ -101,9 +107,10 @@ class StagingFile:
 class Disk:
     """The directories of one home."""
 
-    def __init__(self, home: Path) -> None:
-        """Make the directories where they are missing."""
+    def __init__(self, home: Path, *, shelf: Shelf | None = None) -> None:
+        """Make the directories where they are missing; cold shards lie on ``shelf``, by default in segments."""
         self.home = home
+        self.shelf: Shelf = shelf if shelf is not None else SegmentShelf(home / "segments")
         self._staging = home / "staging"
         self._shards = home / "shards"
         self._quarantine = home / "quarantine"
@@ -138,6 +145,10 @@ class Disk:
         self.save_terms(blob, terms, is_synced=is_synced)
         body = self.get_body_path(blob, terms.shard)
         staged.close()
+        if terms.tier is Tier.COLD:
+            self.shelf.put(blob, terms.shard, staged.path)
+            body.unlink(missing_ok=True)
+            return
         os.rename(staged.path, body)
         if is_synced:
             _sync_directory(body.parent)
@@ -180,6 +191,39 @@ class Disk:
             os.close(fd)
         _sync_directory(path.parent)
 
+    def move_to_shelf(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Copy a shard that has a file onto the shelf, durably; the file stays until ``drop_file``."""
+        if not self._is_small(blob, shard):
+            self.shelf.put(blob, shard, self.get_body_path(blob, shard))
+
+    def drop_file(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Remove the file of a shard that the shelf has."""
+        self.get_body_path(blob, shard).unlink(missing_ok=True)
+
+    def move_from_shelf(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Copy a shard from the shelf into a file of its own, durably; it stays there until ``drop_from_shelf``.
+
+        Raises: DiskFull, ShelfUnavailable, FileNotFoundError.
+        """
+        if self._is_small(blob, shard) or self.get_body_path(blob, shard).exists():
+            return
+        reader, staged = self.shelf.open(blob, shard), self.create_staging()
+        try:
+            while chunk := reader.read(staged.num_bytes, COPY_BYTES):
+                staged.write(chunk)
+            staged.sync()
+            staged.close()
+            path = self.get_body_path(blob, shard)
+            os.rename(staged.path, path)
+            _sync_directory(path.parent)
+        finally:
+            staged.discard()
+            reader.close()
+
+    def drop_from_shelf(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Remove the shelf's copy of a shard that has a file."""
+        self.shelf.delete(blob, shard)
+
     def load_terms(self, blob: BlobId, shard: ShardIndex) -> ShardTerms:
         """Return the terms beside a shard.
 
@@ -204,7 +248,9 @@ class Disk:
             return self.get_body_path(blob, shard).stat().st_size
         except FileNotFoundError:
             small = self.small.get(blob, shard)
-            return None if small is None else len(small[1])
+            if small is not None:
+                return len(small[1])
+            return self.shelf.get_bytes(blob, shard) if self._is_cold(blob, shard) else None
 
     def open_body(self, blob: BlobId, shard: ShardIndex) -> ShardReader:
         """Return a reader of a shard's bytes.
@@ -212,10 +258,22 @@ class Disk:
         Raises: FileNotFoundError.
         """
         small = self.small.get(blob, shard)
-        return FileReader(self.get_body_path(blob, shard)) if small is None else MemoryReader(small[1])
+        if small is not None:
+            return MemoryReader(small[1])
+        try:
+            return FileReader(self.get_body_path(blob, shard))
+        except FileNotFoundError:
+            if not self._is_cold(blob, shard):
+                raise
+        return self.shelf.open(blob, shard)
 
     def delete(self, blob: BlobId, shard: ShardIndex) -> None:
-        """Remove a shard: bytes first, terms last; what is already gone is no error."""
+        """Remove a shard: bytes first, terms last; what is already gone is no error.
+
+        Raises: ShelfUnavailable; the terms stay then.
+        """
+        if self._is_cold(blob, shard):
+            self.shelf.delete(blob, shard)
         self.get_body_path(blob, shard).unlink(missing_ok=True)
         self._get_path(blob, shard, "terms").unlink(missing_ok=True)
         self.small.delete(blob, shard)
@@ -248,6 +306,13 @@ class Disk:
                     body_bytes=None if body is None else body.stat().st_size,
                     has_terms=f"{stem}.terms" in names,
                 )
+
+    def _is_cold(self, blob: BlobId, shard: ShardIndex) -> bool:
+        """Tell whether the shelf may have the bytes: the terms beside them say so."""
+        try:
+            return self.load_terms(blob, shard).tier is Tier.COLD
+        except (FileNotFoundError, MalformedRecord):
+            return False
 
     def _is_small(self, blob: BlobId, shard: ShardIndex) -> bool:
         return self.small.get(blob, shard) is not None

@@ -21,7 +21,7 @@ from da.core.errors import BadEncoding
 from da.core.merkle import RootBuilder, compute_root
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
 from da.folding import EncodingCheck
-from storage.core.errors import BadlyEncoded, RootMismatch, UnknownShard, UploadInterrupted
+from storage.core.errors import BadlyEncoded, RootMismatch, ShelfUnavailable, UnknownShard, UploadInterrupted
 from storage.core.expiry import HeldShard, Sweep, compute_first_due
 from storage.core.quota import Quota, compute_charge_bytes, release, release_charge, reserve, reserve_charge, with_used
 from storage.core.records import ShardRecord, ShardTerms
@@ -29,6 +29,8 @@ from storage.core.tiers import POLICIES, Durability, is_stronger
 from storage.node.body import ShardReader
 from storage.node.disk import Disk, StagingFile
 from storage.node.index import DEFAULT_MAP_BYTES, Index
+from storage.node.losses import Losses
+from storage.node.shelf import Shelf
 from storage.node.small import SmallShard
 from storage.node.trace import MemoryTrace, Trace
 
@@ -144,9 +146,11 @@ class StoreEngine:
         map_bytes: int = DEFAULT_MAP_BYTES,
         trace: Trace | None = None,
         fault: Fault = no_fault,
+        shelf: Shelf | None = None,
     ) -> None:
         """Open ``home``; call ``storage.node.reconcile.reconcile`` before serving."""
-        self.disk = Disk(home)
+        self.disk = Disk(home, shelf=shelf)
+        self.losses = Losses()
         self.index = Index(home / "index", map_bytes=map_bytes)
         self.trace: Trace = trace if trace is not None else MemoryTrace()
         self._fault = fault
@@ -242,13 +246,23 @@ class StoreEngine:
     def _renew(self, offer: ShardOffer, old: ShardRecord) -> None:
         terms, record = _merge(offer, old)
         is_synced = _is_synced(terms.tier)
-        if is_synced and not _is_synced(old.tier):
+        goes_cold = terms.tier is Tier.COLD and old.tier is not Tier.COLD
+        goes_hot = terms.tier is not Tier.COLD and old.tier is Tier.COLD
+        if goes_cold:
+            self.disk.move_to_shelf(offer.blob, offer.shard)
+        elif goes_hot:
+            self.disk.move_from_shelf(offer.blob, offer.shard)
+        elif is_synced and not _is_synced(old.tier):
             self.disk.sync_body(offer.blob, offer.shard)
             self._record("synced", offer)
         if record != old:
             self.disk.save_terms(offer.blob, terms, is_synced=is_synced)
             self.index.put(offer.blob, offer.shard, record)
             self._record("indexed", offer)
+        if goes_cold:
+            self.disk.drop_file(offer.blob, offer.shard)
+        elif goes_hot:
+            self.disk.drop_from_shelf(offer.blob, offer.shard)
 
     def get_record(self, blob: BlobId, shard: ShardIndex) -> ShardRecord:
         """Return the record of a shard whose bytes are there.
@@ -260,6 +274,7 @@ class StoreEngine:
             raise UnknownShard(blob=blob, shard=shard)
         if self.disk.get_body_bytes(blob, shard) != record.shard_bytes:
             log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
+            self.losses.add(blob, shard, "missing")
             raise UnknownShard(blob=blob, shard=shard)
         return record
 
@@ -335,7 +350,7 @@ class StoreEngine:
         for held in sweep.delete:
             try:
                 count += self._delete_expired(held)
-            except OSError as error:
+            except (OSError, ShelfUnavailable) as error:
                 log.error("shard %d of blob %s was not deleted: %s", held.shard, held.blob.hex(), error)
                 self.index.set_due(held.blob, held.shard, release=Height(0), due=again)
         for held, said, due in sweep.keep:

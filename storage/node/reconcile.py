@@ -13,7 +13,7 @@ from da.core.blob import BlobHeader, compute_blob_id, decode_header
 from da.core.errors import MalformedHeader
 from da.core.merkle import RootBuilder
 from da.core.types import BlobId, Height, ShardIndex
-from storage.core.errors import MalformedRecord
+from storage.core.errors import MalformedRecord, ShelfUnavailable
 from storage.core.expiry import compute_first_due
 from storage.core.records import ShardRecord, ShardTerms
 from storage.core.tiers import POLICIES, Durability
@@ -37,6 +37,8 @@ class Reconciliation:
     """Whole shards that the index did not have."""
     quarantined: int = 0
     """Files that are not what they say."""
+    unreachable: int = 0
+    """Cold shards that the bucket could not be asked about; they are kept as they stand."""
     lost: int = 0
     """Records whose shard is not on disk."""
     are_counters_right: bool = True
@@ -62,15 +64,22 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
     found.staging_removed = engine.disk.clear_staging()
     on_disk: set[tuple[BlobId, ShardIndex]] = set()
     for entry in engine.disk.iterate_found():
-        if entry.body_bytes is None:
+        record = _read_record(engine, entry.blob, entry.shard)
+        try:
+            body_bytes = engine.disk.get_body_bytes(entry.blob, entry.shard)
+        except ShelfUnavailable as error:
+            log.error("shard %d of blob %s can't be looked at: %s", entry.shard, entry.blob.hex(), error)
+            found.unreachable += 1
+            on_disk.add((entry.blob, entry.shard))
+            continue
+        if body_bytes is None:
             engine.disk.delete_terms(entry.blob, entry.shard)
             found.terms_removed += 1
             continue
-        record = _read_record(engine, entry.blob, entry.shard)
         is_doubtful = is_new_boot and record is not None and POLICIES[record.tier].durability is Durability.WRITTEN
         if (
             record is not None
-            and record.shard_bytes == entry.body_bytes
+            and record.shard_bytes == body_bytes
             and entry.has_terms
             and (not is_doubtful or _verify(engine, entry.blob, entry.shard) is not None)
         ):
@@ -80,6 +89,7 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
         if terms is None:
             log.error("shard %d of blob %s is not what it says: quarantined", entry.shard, entry.blob.hex())
             engine.disk.quarantine(entry.blob, entry.shard)
+            engine.losses.add(entry.blob, entry.shard, "damaged")
             found.quarantined += 1
             continue
         engine.index.put(entry.blob, entry.shard, _make_record(terms))
@@ -90,6 +100,7 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
     for blob, shard in missing:
         log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
         engine.index.delete(blob, shard)
+        engine.losses.add(blob, shard, "missing")
         found.lost += 1
         if len(found.lost_blobs) < 20:
             found.lost_blobs.append(blob.hex())

@@ -31,6 +31,7 @@ from storage.node.keys import ReceiptKey
 from storage.node.reconcile import Reconciliation, reconcile
 from storage.node.registration import Registration, RegistrationPort, RegistrationState, ensure_registered
 from storage.node.server import SOCKET_BYTES, Server
+from storage.node.shelf import Shelf
 from storage.node.status import NodeState
 from storage.node.trace import MemoryTrace, Trace
 from storage.node.watch import ChainWatch
@@ -72,6 +73,10 @@ class NodeConfig:
     """A body of which nothing comes for so long is given up."""
     bulk_port: int | None = 0
     """The bulk port, on the host of the URL; 0: a free one, None: none, as behind a proxy that passes HTTP only."""
+    cold_bucket: str | None = None
+    """URL of the bucket for cold shards, e.g. ``s3://bucket/prefix``; None: append segments in the home."""
+    cold_bucket_options: tuple[tuple[str, str], ...] = ()
+    """What overrides the environment for the bucket: endpoint, region, ..."""
     extra_codes: tuple[tuple[int, int], ...] = ()
     """Codes (k, n) that are taken beside the committees' own."""
     funds_deadline_seconds: float = 300.0
@@ -137,6 +142,7 @@ class _Node:
             map_bytes=config.map_bytes,
             trace=trace,
             fault=fault,
+            shelf=_open_shelf(config),
         )
         found = reconcile(self._engine, is_new_boot=is_new_boot(config.home))
         note_boot(config.home)
@@ -299,6 +305,14 @@ def bind_home(home: Path, genesis_hash: bytes) -> None:
         return
     with create_whole(path) as write:
         write(genesis_hash.hex().encode())
+
+
+def _open_shelf(config: NodeConfig) -> Shelf | None:
+    if config.cold_bucket is None:
+        return None
+    from storage.node.bucket import open_bucket  # obstore takes its time to load, and most nodes have no bucket
+
+    return open_bucket(config.cold_bucket, config=dict(config.cold_bucket_options))
 
 
 def _get_url(runner: web.AppRunner, host: str) -> str:

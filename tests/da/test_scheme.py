@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from da.core.errors import InvalidScheme
-from da.core.scheme import MAX_SEATS, choose_scheme, compute_num_faulty, compute_scheme, is_small, validate_scheme
-from da.core.types import Scheme
+from da.core.scheme import (
+    MAX_SEATS,
+    choose_scheme,
+    compute_num_faulty,
+    compute_scheme,
+    compute_tier_scheme,
+    is_small,
+    validate_scheme,
+)
+from da.core.types import Scheme, Tier
 
 
 @pytest.mark.parametrize(
@@ -46,3 +54,22 @@ def test_an_explicit_k_keeps_the_quorum() -> None:
     for num_data in (0, 10):
         with pytest.raises(InvalidScheme):
             choose_scheme(12, num_data)
+
+
+@pytest.mark.parametrize("num_seats", range(1, 65))
+def test_cold_blobs_survive_as_many_liars(num_seats: int) -> None:
+    cold, own = compute_tier_scheme(num_seats, Tier.COLD), compute_scheme(num_seats)
+    assert compute_tier_scheme(num_seats, Tier.HOT) == own
+    if num_seats < 24:
+        assert cold == own
+        return
+    num_faulty = (num_seats - 1) // 3
+    assert cold.num_signatures - num_faulty == cold.num_data
+    assert cold.num_signatures < num_seats, "one seat may be away"
+    assert 1.5 <= num_seats / cold.num_data < 1.57
+
+
+def test_16_of_24() -> None:
+    assert compute_tier_scheme(24, Tier.COLD) == Scheme(num_data=16, num_shards=24, num_signatures=23)
+    with pytest.raises(InvalidScheme):
+        compute_tier_scheme(65, Tier.COLD)

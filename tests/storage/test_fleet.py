@@ -28,7 +28,7 @@ from da.core.errors import FaultKind, HeaderUnavailable, NotEnoughReceipts, NotE
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from da.protocol import PutRequest, encode_put, shard_path
 from storage.client import CERTIFY_BLOCKS, StorageClient
-from storage.core.errors import BlobReleased, NoCommittee, TierUnavailable, UnknownBlob
+from storage.core.errors import BlobReleased, NoCommittee, UnknownBlob
 from storage.core.expiry import GRACE_BLOCKS, PINNED
 
 pytestmark = pytest.mark.integration
@@ -266,8 +266,8 @@ def test_get_says_what_the_chain_knows(shared_fleet: Any, four: list[Any], clien
         storage.get(stored.blob)
     with pytest.raises(NoCommittee, match="epoch 999"):
         storage.committee(Epoch(999))
-    with pytest.raises(TierUnavailable, match="cold"):
-        storage.put(b"x", tier=Tier.COLD, blocks=500, sender=chain)
+    cold = storage.put(b"x" * 9_000, tier=Tier.COLD, blocks=500, sender=chain)
+    assert storage.get(cold.blob).data == b"x" * 9_000
 
 
 def test_one_dead_and_one_lying_then_two_dead(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:

@@ -95,7 +95,6 @@ async def test_a_second_put_gets_a_fresh_receipt_without_new_bytes(
         ({"epoch": Epoch(9)}, 403, "NotMySeat", "epoch 9, accepted 1"),
         ({"expiry": Height(100)}, 410, "Expired", "expiry 100 is not after height 100"),
         ({"expiry": Height(2**60)}, 400, "Malformed", "longest that tier hot is kept"),
-        ({"tier": Tier.COLD}, 400, "Malformed", "tier cold is not kept"),
     ],
 )
 async def test_invalid_terms(

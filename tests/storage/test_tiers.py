@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from chain.core.contracts.params import DEVNET_TIERS
 from da.core.types import Tier
 from storage.core.errors import InvalidTierPolicy, TierUnavailable
 from storage.core.tiers import (
@@ -65,11 +67,17 @@ def test_every_tier_of_the_chain_has_a_policy() -> None:
     assert all(policy.tier is tier for tier, policy in POLICIES.items())
 
 
-def test_cold_is_declared_and_refused_by_name() -> None:
+def test_every_tier_is_kept_as_long_as_the_chain_sells_it() -> None:
     assert parse_tier("cold") is Tier.COLD
-    with pytest.raises(TierUnavailable, match=r"tier cold .* one of temporary, hot"):
-        get_served_policy(Tier.COLD)
     assert get_served_policy(Tier.HOT) is HOT
+    for sold in DEVNET_TIERS:
+        assert get_served_policy(Tier(sold.id)).max_lifetime_blocks >= sold.max_blocks
+
+
+def test_a_tier_that_is_only_declared_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, Tier.COLD, replace(POLICIES[Tier.COLD], is_served=False))
+    with pytest.raises(TierUnavailable, match="tier cold is not kept"):
+        get_served_policy(Tier.COLD)
 
 
 def test_an_unknown_tier_names_those_there_are() -> None:
@@ -81,3 +89,5 @@ def test_hot_is_stronger_than_temporary() -> None:
     assert is_stronger(Tier.HOT, Tier.TEMPORARY)
     assert not is_stronger(Tier.TEMPORARY, Tier.HOT)
     assert not is_stronger(Tier.HOT, Tier.HOT)
+    assert is_stronger(Tier.HOT, Tier.COLD)
+    assert is_stronger(Tier.COLD, Tier.TEMPORARY)
