@@ -1,8 +1,9 @@
 """Coding, hashing, dispersal and reading, beside memcpy, pyeclib, zfec and reedsolo, in one invocation.
 
 ``python -m benchmarks.da`` prints a table and writes ``benchmarks/results/da.json``. Figures are blob bytes a second,
-best of several runs: of CPU time for coding, which one thread does, and of wall time where sockets are. Dispersal goes to four real storage
-nodes, each a process of its own, with signed receipts; the RAM rows have their homes on a memory file system.
+best of several runs: of CPU time for coding, which one thread does, and of wall time where sockets are. Dispersal goes
+to four real storage nodes, each a process of its own, with signed receipts; the RAM rows have their homes on a memory
+file system.
 """
 
 from __future__ import annotations
