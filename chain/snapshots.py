@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,6 +35,9 @@ from chain.core.types import Height
 from chain.store import Reader, Snapshot, Store
 
 log = logging.getLogger(__name__)
+
+MIN_AGE_SECONDS = 120.0
+"""A snapshot that was made or asked for later than this stays: CometBFT's syncer asks a vanished one for ever."""
 
 _METADATA = "metadata"
 _UNFINISHED = "unfinished-"
@@ -74,11 +78,14 @@ class SnapshotDirectory:
         return found
 
     def load_chunk(self, height: int, index: int) -> bytes | None:
-        """Return a chunk, None where there is none (any more)."""
+        """Return a chunk, None where there is none (any more); who asks has the snapshot kept for a while."""
+        directory = self._path / str(height)
         try:
-            return (self._path / str(height) / _name_chunk(index)).read_bytes()
+            chunk = (directory / _name_chunk(index)).read_bytes()
+            os.utime(directory)
         except OSError:
             return None
+        return chunk
 
     def make(self, snapshot: Snapshot) -> Manifest:
         """Write a snapshot of an open view of the chain; returns the one on disk where there is one."""
@@ -105,10 +112,13 @@ class SnapshotDirectory:
             shutil.rmtree(work, ignore_errors=True)
         return manifest
 
-    def prune(self, num_kept: int) -> None:
-        """Delete all but the newest snapshots, and what a killed maker left."""
+    def prune(self, num_kept: int, *, min_age_seconds: float = 0.0) -> None:
+        """Delete all but the newest snapshots that nobody has asked for lately, and what a killed maker left."""
+        newest_deleted = time.time() - min_age_seconds
         for height in self.heights()[:-num_kept]:
-            shutil.rmtree(self._path / str(height), ignore_errors=True)
+            directory = self._path / str(height)
+            if directory.stat().st_mtime <= newest_deleted:
+                shutil.rmtree(directory, ignore_errors=True)
         if self._path.is_dir():
             for child in self._path.iterdir():
                 if child.name.startswith(_UNFINISHED):
@@ -163,7 +173,7 @@ def follow_heights(home: Path, heights: BinaryIO, *, num_kept: int) -> None:
                 if snapshot.height != int(line):
                     log.warning("block %d came before the snapshot of %d began", snapshot.height, int(line))
                 manifest = directory.make(snapshot)
-            directory.prune(num_kept)
+            directory.prune(num_kept, min_age_seconds=MIN_AGE_SECONDS)
             log.info("snapshot of height %d, %d chunks", manifest.height, len(manifest.chunk_hashes))
 
 

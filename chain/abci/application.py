@@ -22,6 +22,13 @@ from chain.abci.state_sync import StateSync
 from chain.abci.verdicts import VerdictCache
 from chain.core import accounts
 from chain.core.blocks import seal_block
+from chain.core.contracts.staking.keys import NEWEST_RULES, POWER_PREFIX, STAKING, get_rules
+from chain.core.contracts.staking.validators import (
+    Evidence,
+    get_operator,
+    process_genesis_validators,
+    record_evidence,
+)
 from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, EvmGasLimitTooHigh, InvalidTransaction
 from chain.core.evm.gas import EVM_BLOCK_GAS
 from chain.core.executor import (
@@ -33,8 +40,9 @@ from chain.core.executor import (
     compute_evm_gas,
     process_block,
 )
-from chain.core.genesis import ChainParameters, Genesis, get_parameters, parse_genesis
+from chain.core.genesis import PARAMETERS_KEY, ChainParameters, Genesis, get_parameters, parse_genesis
 from chain.core.queue import TransactionQueue
+from chain.core.record_codec import unpack
 from chain.core.records import Receipt, Transaction
 from chain.core.smt import Tree
 from chain.core.state import Overlay
@@ -63,6 +71,19 @@ class UnsupportedAbciVersion(Exception):
     def __init__(self, expected: str, got: str, core: str) -> None:
         """Keep both versions."""
         super().__init__(f"CometBFT {core} speaks ABCI {got}, this application {expected}: use CometBFT v0.38.x")
+        self.expected = expected
+        self.got = got
+
+
+class UnsupportedRules(Exception):
+    """Governance has activated rules that this software doesn't know."""
+
+    def __init__(self, height: int, expected: int, got: int) -> None:
+        """Keep both versions."""
+        super().__init__(
+            f"from block {height} on the chain follows rules {got}, this software knows them up to {expected}:"
+            " install the release that the proposal names and start again, nothing is lost"
+        )
         self.expected = expected
         self.got = got
 
@@ -201,11 +222,13 @@ class ChainApplication:
         """Write genesis and block 0.
 
         Called once, before block 1; again if the process died before block 1 was durable, so it starts from
-        nothing each time.  The validators stay those of genesis.json.
+        nothing each time.  The validators stay those of genesis.json; Staking gives them bonds.
         """
         genesis = parse_genesis(request.chain_id, request.app_state_bytes)
         overlay = Overlay()
         self._process_genesis(overlay, genesis)
+        if STAKING in self._contracts:
+            process_genesis_validators(overlay, [(each.pub_key.ed25519, each.power) for each in request.validators])
         changes = overlay.changes()
         tree = Tree().update(changes)
         parameters = genesis.parameters
@@ -280,23 +303,19 @@ class ChainApplication:
         committed = self._store.committed
         if committed.is_empty or request.height != committed.height + 1:
             raise OutOfOrder(f"FinalizeBlock for height {request.height}, expected {committed.height + 1}")
+        if get_rules(committed.state) > NEWEST_RULES:
+            raise UnsupportedRules(request.height, NEWEST_RULES, get_rules(committed.state))
         parameters = self._get_parameters()
-        for evidence in request.misbehavior:
-            log.warning(
-                "validator %s misbehaved at height %d: %s",
-                evidence.validator.address.hex(),
-                evidence.height,
-                pb.MisbehaviorType.Name(evidence.type),
-            )
         environment = BlockEnvironment(
             height=Height(request.height),
             time_seconds=request.time.seconds,
-            proposer=Address(request.proposer_address),
+            proposer=get_operator(committed.state, request.proposer_address),
             block_seed=committed.app_hash,
             parameters=parameters,
         )
         decoded = [self._verdicts.decode(raw, parameters.evm_chain_id) for raw in request.txs]
         overlay = Overlay(committed.state)
+        self._record_misbehavior(overlay, request)
         execution = process_block(overlay, environment, decoded, self._contracts)
         die_if_due(self._fault, FaultPoint.IN_FINALIZE, request.height)
         self._finalized = self._seal(overlay, environment, execution, decoded, request)
@@ -306,6 +325,7 @@ class ChainApplication:
                 for result, transaction in zip(execution.results, decoded, strict=True)
             ],
             app_hash=self._finalized.candidate.app_hash,
+            validator_updates=_make_validator_updates(self._finalized.candidate.changes),
         )
 
     def process_commit(self, request: pb.RequestCommit) -> pb.ResponseCommit:
@@ -325,6 +345,8 @@ class ChainApplication:
         self._tree = finalized.tree
         self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
         self._finalized = None
+        if any(key == PARAMETERS_KEY for key, _ in candidate.changes):
+            self._parameters = get_parameters(self._store.committed.state)
         if self._on_commit is not None:
             self._on_commit(candidate.height)
         return pb.ResponseCommit(retain_height=retain_height)
@@ -409,6 +431,18 @@ class ChainApplication:
         )
         return _Finalized(candidate=candidate, tree=tree, refused=tuple(refused))
 
+    def _record_misbehavior(self, overlay: Overlay, request: pb.RequestFinalizeBlock) -> None:
+        """Hand CometBFT's evidence to Staking, which punishes at the end of the block."""
+        for evidence in request.misbehavior:
+            kind = pb.MisbehaviorType.Name(evidence.type)
+            log.warning("validator %s at height %d: %s", evidence.validator.address.hex(), evidence.height, kind)
+        if STAKING in self._contracts:
+            found = [
+                Evidence(address=each.validator.address, height=each.height, kind=each.type)
+                for each in request.misbehavior
+            ]
+            record_evidence(overlay, found)
+
     def _compute_retain_height(self, height: int) -> int:
         """Return the lowest block to keep: never above a snapshot that a peer may be restoring."""
         if not self._retain_blocks:
@@ -446,6 +480,17 @@ def _refuse_query(reason: str) -> pb.ResponseQuery:
 
 def _refuse_transaction(error: InvalidTransaction) -> pb.ResponseCheckTx:
     return pb.ResponseCheckTx(code=error.code, log=str(error), codespace=CODESPACE)
+
+
+def _make_validator_updates(changes: Sequence[tuple[bytes, bytes | None]]) -> list[pb.ValidatorUpdate]:
+    """Return what CometBFT must be told of the validator set: keys whose power the block changed."""
+    return [
+        pb.ValidatorUpdate(
+            pub_key=pb.PublicKey(ed25519=key[len(POWER_PREFIX) :]), power=0 if value is None else unpack(value)
+        )
+        for key, value in changes
+        if key.startswith(POWER_PREFIX)
+    ]
 
 
 def _make_result(result: Receipt | InvalidTransaction, transaction: Any) -> pb.ExecTxResult:

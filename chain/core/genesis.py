@@ -26,7 +26,9 @@ DEFAULT_GAS_LIMIT = 30_000_000
 DEFAULT_BASE_FEE_WEI = 1_000_000_000
 """Wei a gas, constant: 1 gwei, so a transfer burns 0.000021 token."""
 
-_PARAMETERS_KEY = GENESIS_PREFIX + b"parameters"
+PARAMETERS_KEY = GENESIS_PREFIX + b"parameters"
+"""Written at genesis and by governance."""
+
 _SUPPLY_KEY = GENESIS_PREFIX + b"supply"
 _MAX_AMOUNT = 2**256 - 1
 _MAX_EVM_CHAIN_ID = 2**53 - 1
@@ -93,20 +95,24 @@ def parse_genesis(chain_id: str, app_state: bytes) -> Genesis:
 
 def process_genesis(state: Overlay, genesis: Genesis) -> None:
     """Write the parameters, the first balances and the supply into an empty state."""
-    parameters = genesis.parameters
-    fields = (parameters.evm_chain_id, parameters.gas_limit, parameters.base_fee)
-    encoded = rlp.encode(
-        [parameters.chain_id.encode(), parameters.genesis_hash, *(rlp.encode_integer(value) for value in fields)]
-    )
-    state.set(_PARAMETERS_KEY, encoded)
+    save_parameters(state, genesis.parameters)
     for address, amount in genesis.alloc:
         accounts.credit(state, address, amount)
     set_supply(state, Amount(sum(amount for _, amount in genesis.alloc)))
 
 
+def save_parameters(state: Overlay, parameters: ChainParameters) -> None:
+    """Write the parameters; the next block is executed under them."""
+    fields = (parameters.evm_chain_id, parameters.gas_limit, parameters.base_fee)
+    encoded = rlp.encode(
+        [parameters.chain_id.encode(), parameters.genesis_hash, *(rlp.encode_integer(value) for value in fields)]
+    )
+    state.set(PARAMETERS_KEY, encoded)
+
+
 def get_parameters(state: Base) -> ChainParameters | None:
     """Read the parameters, None before genesis."""
-    value = state.get(_PARAMETERS_KEY)
+    value = state.get(PARAMETERS_KEY)
     if value is None:
         return None
     items = rlp.decode(value)

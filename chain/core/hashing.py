@@ -16,6 +16,8 @@ RECEIPTS_TAG = b"archipelago/receipts/1\x00"
 """Before the hashes of a block's receipts."""
 SNAPSHOT_TAG = b"archipelago/snapshot/1\x00"
 """Before a snapshot's metadata."""
+VALIDATOR_TAG = b"archipelago/validator/1\x00"
+"""Before the genesis hash and the operator that a validator key names."""
 
 
 def keccak256(data: bytes) -> Hash:

@@ -18,11 +18,14 @@ from contracts.bindings.types import (
     NodeAccount,
     NodeTerms,
     OwnerAccount,
+    Proposal,
     RoundInfo,
     RunInfo,
+    StakingParams,
     StorageNode,
     TierInfo,
     Update,
+    Validator,
     Vote,
 )
 
@@ -200,3 +203,27 @@ class StakingReader:
     def unbond_blocks(self) -> int:
         """The lock, in blocks."""
         return cast(int, self._read("Staking", "unbondBlocks", ()))
+
+    def validator(self, operator: str) -> Validator:
+        """A validator; key 0: none."""
+        return cast(Validator, self._read("Staking", "validator", (operator,)))
+
+    def validators(self) -> tuple[Validator, ...]:
+        """All validators by operator, jailed ones too."""
+        return cast("tuple[Validator, ...]", self._read("Staking", "validators", ()))
+
+    def operator_of(self, consensus_address: str) -> str:
+        """Who gets a proposer's fees; the address itself while its key has named nobody."""
+        return cast(str, self._read("Staking", "operatorOf", (consensus_address,)))
+
+    def staking_params(self) -> StakingParams:
+        """The parameters in force."""
+        return cast(StakingParams, self._read("Staking", "stakingParams", ()))
+
+    def num_proposals(self) -> int:
+        """Number of proposals; ids are 1..count."""
+        return cast(int, self._read("Staking", "numProposals", ()))
+
+    def proposal(self, proposal: int) -> Proposal:
+        """A proposal."""
+        return cast(Proposal, self._read("Staking", "proposal", (proposal,)))

@@ -343,3 +343,54 @@ class TierInfo:
     min_bytes: int
     min_blocks: int
     max_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validator:
+    """A validator; power 0: not in the set. jailedUntil 0: not jailed. A genesis validator whose key has not named
+    an account yet has its consensus address as operator.
+    """
+
+    operator: str
+    key: bytes
+    consensus_address: str
+    bond: int
+    power: int
+    jailed_until: int
+    slashed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StakingParams:
+    """What governance may change, with gasLimit and baseFeeWei."""
+
+    unbond_blocks: int
+    power_unit_wei: int
+    min_validator_bond_wei: int
+    max_validators: int
+    double_sign_slash_ppm: int
+    jail_blocks: int
+    rules: int
+
+
+class ProposalState(IntEnum):
+    """Values of ``Proposal``."""
+
+    NONE = 0
+    OPEN = 1
+    PASSED = 2
+    ACTIVE = 3
+    FAILED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A wish to change a parameter from a height on. state: 0 none, 1 OPEN, 2 PASSED, 3 ACTIVE, 4 FAILED."""
+
+    proposal: int
+    state: ProposalState
+    name: str
+    value: int
+    activation_height: int
+    proposer: str
+    voters: tuple[str, ...]

@@ -20,6 +20,7 @@ ENUM_OF_FIELD = {
     ("Checkpoint", "state"): "CheckpointState",
     ("StorageNode", "state"): "StorageNodeState",
     ("Blob", "state"): "BlobState",
+    ("Proposal", "state"): "ProposalState",
 }
 """(struct, field) -> name of the enumeration its documentation lists."""
 

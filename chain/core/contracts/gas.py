@@ -61,5 +61,9 @@ WRITE_GAS: dict[str, int] = {
     "bond": 50_000,
     "unbond": 60_000,
     "withdraw": 50_000,
+    "registerValidator": 120_000,
+    "unjail": 60_000,
+    "propose": 150_000,
+    "approve": 80_000,
 }
 """Gas of a state-changing function, by name; the names of the three contracts do not overlap."""

@@ -97,8 +97,30 @@ class ContractParams:
     payout_blocks: int = 100
     """Distance of heights at which an epoch's seats are paid (30 s)."""
 
+    power_unit_wei: int = WEI
+    """Bond for each unit of a validator's voting power."""
+    min_validator_bond_wei: int = WEI
+    """Least bond of a validator."""
+    max_validators: int = 64
+    """Those with the highest bonds vote."""
+    double_sign_slash_ppm: int = 50_000
+    """Millionths of the bond that a double sign costs: a twentieth, as in the Cosmos hub."""
+    jail_blocks: int = 1_000
+    """Shortest time out of the set after a double sign (five minutes)."""
+    rules: int = 2
+    """Version of the state machine's rules from block 1 on (chain/SPEC.md, Upgrades)."""
+
     def __post_init__(self) -> None:
         """Refuse what would divide by zero or sell storage for nothing."""
+        if min(self.power_unit_wei, self.min_validator_bond_wei, self.max_validators, self.jail_blocks, self.rules) < 1:
+            raise ValueError(
+                "power_unit_wei, min_validator_bond_wei, max_validators, jail_blocks and rules must be at least 1"
+            )
+        if self.max_validators > 64 or not 0 <= self.double_sign_slash_ppm <= 1_000_000:
+            raise ValueError(
+                f"max_validators is {self.max_validators}, at most 64; double_sign_slash_ppm is"
+                f" {self.double_sign_slash_ppm}, expected 0 to 1,000,000"
+            )
         if self.storage_epoch_blocks < 1:
             raise ValueError(f"storage_epoch_blocks is {self.storage_epoch_blocks}, expected at least 1")
         if self.unbond_blocks < 0:

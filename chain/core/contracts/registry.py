@@ -8,7 +8,8 @@ from chain.core.abi.storage import STORAGE
 from chain.core.abi.training import TRAINING
 from chain.core.contracts.dispatch import build_contract
 from chain.core.contracts.params import ContractParams
-from chain.core.contracts.staking import STAKING_HANDLERS, initialise_staking
+from chain.core.contracts.staking.handlers import STAKING_HANDLERS, process_staking_block_end
+from chain.core.contracts.staking.keys import initialise_staking
 from chain.core.contracts.storage.block_end import process_storage_block_end
 from chain.core.contracts.storage.handlers import STORAGE_HANDLERS
 from chain.core.contracts.storage.keys import initialise_storage
@@ -26,7 +27,7 @@ CODECS: dict[Address, ContractCodec] = {
 SYSTEM_CONTRACTS: tuple[NativeContract, ...] = (
     build_contract(TRAINING, TRAINING_HANDLERS, CODECS, process_rounds_block_end),
     build_contract(STORAGE, STORAGE_HANDLERS, CODECS, process_storage_block_end),
-    build_contract(STAKING, STAKING_HANDLERS, CODECS),
+    build_contract(STAKING, STAKING_HANDLERS, CODECS, process_staking_block_end),
 )
 """In the order in which their block ends run."""
 

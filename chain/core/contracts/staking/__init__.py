@@ -1,0 +1,1 @@
+"""The Staking contract: bonds, validators and governance."""

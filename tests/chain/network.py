@@ -1,0 +1,159 @@
+"""Several real validators on this machine, whose links can be cut: each dials each through a forwarder of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import selectors
+import socket
+import threading
+from collections.abc import Collection
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+from real_node import Node
+
+from chain.cometbft import Timing
+from chain.home import Addresses, create_network
+from chain.settings import NodeSettings, save_settings
+from chain.supervisor import find_free_ports
+
+_READ_BYTES = 1 << 16
+
+
+class Link:
+    """Forwards one node's connections to another until it is cut."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._is_cut = False
+        self._is_closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Close what is open and take nothing new."""
+        with self._lock:
+            self._is_cut = True
+            self._shut_all()
+
+    def heal(self) -> None:
+        with self._lock:
+            self._is_cut = False
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.cut()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._target, timeout=2)
+                far.settimeout(None)
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._sockets |= {near, far}
+                if self._is_cut:
+                    self._shut_all()
+            threading.Thread(target=self._forward, args=(near, far), daemon=True).start()
+
+    def _forward(self, near: socket.socket, far: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, near, far, contextlib.suppress(OSError):
+            selector.register(near, selectors.EVENT_READ, far)
+            selector.register(far, selectors.EVENT_READ, near)
+            while True:
+                for key, _ in selector.select():
+                    data = key.fileobj.recv(_READ_BYTES)  # type: ignore[union-attr]
+                    if not data:
+                        return
+                    key.data.sendall(data)
+
+    def _shut_all(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._sockets.clear()
+
+
+class Network:
+    """Validators 0 .. n-1, and nodes that join later."""
+
+    def __init__(
+        self, directory: Path, app_state: dict[str, Any], *, num_validators: int, settings: NodeSettings, timing: Timing
+    ) -> None:
+        homes = [directory / f"v{index}" for index in range(num_validators)]
+        listen = [f"127.0.0.1:{port}" for port in find_free_ports(2 * num_validators)]
+        addresses = [Addresses(rpc=rpc, p2p=p2p) for rpc, p2p in zip(listen[::2], listen[1::2], strict=True)]
+        self.keys = create_network(
+            homes,
+            chain_id="node-test",
+            app_state=app_state,
+            addresses=addresses,
+            timing=timing,
+            time=datetime.now(UTC),
+        )
+        self.links: dict[tuple[int, int], Link] = {}
+        for dialling, home in enumerate(homes):
+            peers = []
+            for dialled, address in enumerate(addresses):
+                if dialled != dialling:
+                    host, _, port = address.p2p.rpartition(":")
+                    link = self.links[dialling, dialled] = Link((host, int(port)))
+                    peers.append(f"{self.keys[dialled].node_id}@127.0.0.1:{link.port}")
+            path = home / "config" / "config.toml"
+            text = re.sub(
+                r"persistent_peers = .*", f'persistent_peers = "{",".join(peers)}"\npex = false', path.read_text()
+            )
+            path.write_text(text)
+            save_settings(home, settings)
+        self.nodes = [Node(home) for home in homes]
+
+    def start(self, indices: Collection[int]) -> None:
+        """Start several at once and wait for all."""
+        for index in indices:
+            self.nodes[index].spawn()
+        for index in indices:
+            self.nodes[index].wait_for_start()
+
+    def isolate(self, group: Collection[int]) -> None:
+        """Cut every link between a group and the rest."""
+        for (dialling, dialled), link in self.links.items():
+            if (dialling in group) != (dialled in group):
+                link.cut()
+
+    def heal(self) -> None:
+        for link in self.links.values():
+            link.heal()
+
+    def kill(self, index: int) -> None:
+        """Kill a node's supervisor; the kernel kills its children."""
+        process = self.nodes[index].process
+        assert process is not None
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.communicate()
+        psutil.wait_procs(children, timeout=10)
+        self.nodes[index].process = None
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        for index, node in enumerate(self.nodes):
+            if node.process is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self.kill(index)
+        for link in self.links.values():
+            link.close()

@@ -1,0 +1,141 @@
+"""Four real validators: one cut off or down, two down, an empty application, and a fifth that restores a snapshot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from network import Network
+from real_node import ROOT, Node, wait_until
+
+from chain.cometbft import CometBftMissing, Timing, find_cometbft
+from chain.settings import NodeSettings
+from chain.store import Reader
+
+pytestmark = pytest.mark.integration
+
+HALT_SECONDS = 2.0
+"""For which a halted chain is watched: some ten blocks."""
+MORE_BLOCKS = 4
+
+
+@pytest.fixture
+def network(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Network]:
+    try:
+        find_cometbft(os.environ.get("COMETBFT_BIN"), ROOT)
+    except CometBftMissing as error:
+        pytest.skip(str(error))
+    made = Network(
+        tmp_path,
+        app_state,
+        num_validators=4,
+        settings=NodeSettings(snapshot_interval_blocks=10),
+        timing=Timing(commit_milliseconds=100, propose_milliseconds=500),
+    )
+    yield made
+    made.close()
+
+
+class Sender:
+    """Sends one transaction after another and remembers them."""
+
+    def __init__(self, signer: Any) -> None:
+        self._signer = signer
+        self.raws: list[bytes] = []
+
+    def send(self, node: Node) -> None:
+        """Send the next one and wait until ``node`` has executed it."""
+        raw = self._signer.raw(len(self.raws))
+        self.raws.append(raw)
+        assert node.send(raw)["code"] == 0
+        wait_until(lambda: node.find(raw), "executed")
+
+
+def grow(nodes: list[Node]) -> int:
+    """Wait until each has some more blocks than the highest has now; return the height."""
+    target = max(node.height() for node in nodes) + MORE_BLOCKS
+    for node in nodes:
+        node.wait_for_height(target)
+    return target
+
+
+def check_same_chain(nodes: list[Node]) -> int:
+    """Compare all blocks that two nodes have; return how many were compared."""
+    known: dict[int, Any] = {}
+    compared = 0
+    for node in nodes:
+        with Reader(node.home / "app") as reader, reader.snapshot() as snapshot:
+            for height in range(snapshot.first_height, snapshot.height + 1):
+                block = snapshot.block(height)
+                assert block is not None, (node.home.name, height)
+                assert known.setdefault(height, block) == block, (node.home.name, height)
+                compared += 1
+    return compared
+
+
+def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: Any, tmp_path: Path) -> None:
+    nodes, sender = network.nodes, Sender(alice)
+    network.start(range(4))
+    wait_until(lambda: int(nodes[0].call("net_info")["n_peers"]) == 3, "three peers each", 10)
+    grow(nodes)
+    sender.send(nodes[0])
+
+    network.isolate({3})
+    stuck = nodes[3].height()
+    grow(nodes[:3])
+    sender.send(nodes[1])
+    assert nodes[3].height() <= stuck + 1, "who is cut off makes no blocks"
+    network.heal()
+    grow(nodes)
+
+    network.kill(2)
+    network.kill(3)
+    halted = max(nodes[0].height(), nodes[1].height()) + 1
+    deadline = time.monotonic() + HALT_SECONDS
+    while time.monotonic() < deadline:
+        assert max(node.height() for node in nodes[:2]) <= halted, "two of four are no quorum"
+        time.sleep(0.05)
+    network.start([2])
+    grow(nodes[:3])
+    sender.send(nodes[2])
+
+    shutil.rmtree(nodes[3].home / "app")
+    network.start([3])
+    grow(nodes)
+    sender.send(nodes[3])
+
+    fifth = _join(nodes[:2], tmp_path / "fifth")
+    network.nodes.append(fifth)
+    fifth.start()
+    wait_until(lambda: fifth.height() > 0, "a snapshot is restored")
+    with Reader(fifth.home / "app") as reader, reader.snapshot() as snapshot:
+        first = snapshot.first_height
+        assert first >= 5, "it didn't replay from block 1"
+        assert snapshot.block(first - 1) is None
+    sender.send(fifth)
+    grow([*nodes, fifth])
+    assert check_same_chain([*nodes, fifth]) > 5 * MORE_BLOCKS
+    for node in nodes[:4]:
+        for raw in sender.raws:
+            assert node.find(raw) is not None
+    for node in [*nodes[:4], fifth]:
+        assert node.stop() == 0
+
+
+def _join(servers: list[Node], home: Path) -> Node:
+    wait_until(lambda: list((servers[0].home / "snapshots").glob("[0-9]*")), "a snapshot")
+    command = [sys.executable, "-m", "chain.cli", "join", "--json", "--home", str(home)]
+    for node in servers:
+        command += ["--server", f"http://{node.addresses.rpc}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["chain_id"] == "node-test"
+    return Node(home)
