@@ -35,8 +35,10 @@ class CompilationFailed(Exception):
     """The compiler refused the source, or is another version."""
 
 
-def compile_sources(node: str, solc: Path, sources: dict[str, str]) -> dict[str, Any]:
-    """Return solc's contracts by source and name; raises CompilationFailed with its messages, warnings included."""
+def compile_sources(
+    node: str, solc: Path, sources: dict[str, str], *, are_warnings_errors: bool = True
+) -> dict[str, Any]:
+    """Return solc's contracts by source and name; raises CompilationFailed with its messages."""
     wanted = {"*": {"*": ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}}
     request = {
         "language": "Solidity",
@@ -56,8 +58,13 @@ def compile_sources(node: str, solc: Path, sources: dict[str, str]) -> dict[str,
     answer = json.loads(done.stdout)
     if not answer["version"].startswith(SOLC_VERSION + "+"):
         raise CompilationFailed(f"solc is {answer['version']}, expected {SOLC_VERSION}")
-    if answer["output"].get("errors"):
-        raise CompilationFailed("\n".join(error["formattedMessage"] for error in answer["output"]["errors"]))
+    faults = [
+        fault["formattedMessage"]
+        for fault in answer["output"].get("errors", ())
+        if are_warnings_errors or fault["severity"] == "error"
+    ]
+    if faults:
+        raise CompilationFailed("\n".join(faults))
     contracts: dict[str, Any] = answer["output"]["contracts"]
     return contracts
 

@@ -1,4 +1,4 @@
-"""Oracles from npm, for tests only: solc and cast, installed once into ``.cache/npm`` (not in git)."""
+"""Oracles from npm, for tests only: solc, cast, anvil and ethers, installed once into ``.cache/npm`` (not in git)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 INSTALL_SECONDS = 240.0
 """A package of at most 40 MB, once."""
-PACKAGES = {"solc": "solc@0.8.30", "@foundry-rs/cast": "@foundry-rs/cast@1.7.1"}
+PACKAGES = {
+    "solc": "solc@0.8.30",
+    "@foundry-rs/cast": "@foundry-rs/cast@1.7.1",
+    "@foundry-rs/anvil": "@foundry-rs/anvil@1.7.1",
+    "ethers": "ethers@6.15.0",
+}
 """Pinned: an oracle that changes by itself is none."""
 
 

@@ -191,7 +191,7 @@ def process_transaction(
     )
     gas_used = result.gas_used
     if evm_gas:
-        evm_meter.used += min(evm_gas, result.gas_peak)
+        evm_meter.used += evm_gas - (transaction.gas_limit - result.gas_peak)
     refund = (transaction.gas_limit - gas_used) * price
     if refund:
         accounts.credit(state, sender, refund)

@@ -21,6 +21,7 @@ contract Bounty {
     event Refunded(uint256 indexed offer, address indexed sponsor, uint256 amount);
 
     error NothingOffered();
+    error UnknownRun(uint64 run);
     error DeadlinePassed(uint64 deadline, uint256 height);
     error UnknownOffer(uint256 offer);
     error NotEarned(uint256 offer);
@@ -34,11 +35,11 @@ contract Bounty {
 
     Offer[] private _offers;
 
-    /// @notice Offer the money that comes with the call; reverts with Training's own error where there is no such run.
+    /// @notice Offer the money that comes with the call, until the deadline, a block height.
     function offer(uint64 run, uint64 round, address worker, uint64 deadline) external payable returns (uint256 id) {
         if (msg.value == 0) revert NothingOffered();
         if (deadline <= block.number) revert DeadlinePassed(deadline, block.number);
-        TRAINING.run(run);
+        if (TRAINING.run(run).owner == address(0)) revert UnknownRun(run);
         id = _offers.length;
         _offers.push(Offer(msg.sender, worker, run, round, deadline, msg.value));
         emit Offered(id, worker, run, round, msg.value);
