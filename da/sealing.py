@@ -1,6 +1,8 @@
 """Encryption before coding: AES-256-GCM with a key that never leaves the client (da/SPEC.md, *Sealed blobs*).
 
-Every sealed blob has a key of its own, from the owner's key and a random salt, so segments may simply be counted.
+Every sealed blob has a key of its own, from the owner's key and a salt, so segments may simply be counted. The salt
+is a keyed hash of the plain bytes: sealed again, they give the same blob, so a put that was cut goes on and pays once;
+other bytes have another key. Who sees two blobs learns whether they are equal, and their sizes, nothing else.
 Invariant: what ``unseal`` returns is what was sealed, whole and in order, or it raises.
 
 Layout, big-endian::
@@ -24,14 +26,14 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from da.core.errors import MalformedSecret, SealBroken
-from da.core.hashing import Tag, compute_hash
+from da.core.hashing import Tag, compute_hash, compute_stream_hash
 from da.slabs import MemorySource, Source
 
 KEY_BYTES = 32
 """AES-256."""
 
 SALT_BYTES = 16
-"""Random for each blob; two of 2^48 blobs are equal with 2^-33."""
+"""Of the hash of key and plain bytes; two of 2^48 blobs have one salt with 2^-33."""
 
 SEGMENT_BYTES = 1 << 20
 """Plain bytes that are authenticated together."""
@@ -54,9 +56,9 @@ def compute_sealed_bytes(size_bytes: int) -> int:
 class SealedSource:
     """Another source, encrypted; reading the same bytes twice gives the same bytes."""
 
-    def __init__(self, plain: Source, key: bytes, *, salt: bytes | None = None) -> None:
-        """Seal ``plain`` under the owner's ``key``; ``salt`` is for tests, and must never repeat."""
-        salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+    def __init__(self, plain: Source, key: bytes) -> None:
+        """Seal ``plain`` under the owner's ``key``; reads it once, for the salt."""
+        salt = compute_salt(plain, key)
         self._plain = plain
         self._header = MAGIC + salt + plain.size_bytes.to_bytes(8, "big")
         self._cipher = _make_cipher(key, salt)
@@ -80,6 +82,19 @@ class SealedSource:
         plain = bytearray(min(SEGMENT_BYTES, self._plain.size_bytes - plain_at))
         self._plain.read_into(plain_at, memoryview(plain))
         return self._cipher.encrypt(index.to_bytes(12, "big"), plain, self._header)
+
+
+def compute_salt(plain: Source, key: bytes) -> bytes:
+    """Return the salt of a blob."""
+
+    def read_all() -> Iterator[bytes | bytearray]:
+        yield key
+        for start in range(0, plain.size_bytes, SEGMENT_BYTES):
+            chunk = bytearray(min(SEGMENT_BYTES, plain.size_bytes - start))
+            plain.read_into(start, memoryview(chunk))
+            yield chunk
+
+    return compute_stream_hash(Tag.SEAL_SALT, read_all(), num_bytes=SALT_BYTES)
 
 
 def iterate_unsealed(sealed: Source, key: bytes) -> Iterator[bytes]:

@@ -37,6 +37,8 @@ class Tag(StrEnum):
     """A storage node's promise of a whole batch; the digest is what it signs."""
     SEAL = "archipelago da seal v1"
     """A secret key and a salt; the digest is the key of one sealed blob."""
+    SEAL_SALT = "archipelago da seal salt v1"
+    """A secret key and a plain blob; the digest's start is the blob's salt."""
     KEY_PROOF = "archipelago da key proof v1"
     """A node proves that it holds its receipt key; the digest is what it signs."""
     STATE = "archipelago training state v1"
