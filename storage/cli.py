@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import signal
 import sys
 import threading
@@ -23,11 +24,12 @@ from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Sender
 from da.blocking import BlobClient
 from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
+from da.sealing import SealedSource, create_secret, load_secret, unseal_file
+from da.slabs import FileSource
 from storage.client import CERTIFY_BLOCKS, StorageClient, parse_blob_id
 from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, TierUnavailable, UnknownBlob
 from storage.core.tiers import parse_tier
 from storage.sizes import format_size, parse_size
-from storage.whole_file import create_whole
 
 FAILED = 1
 """Exit code: the chain or the network failed."""
@@ -55,6 +57,8 @@ app = typer.Typer(
 Chain = Annotated[list[str], typer.Option("--chain", help="JSON-RPC URL; give several to survive one being down.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Deadline = Annotated[float, typer.Option(help="Seconds to wait for one node.")]
+Seal = Annotated[Path | None, typer.Option("--encrypt", help="Seal with the key in this file; see keygen.")]
+Unseal = Annotated[Path | None, typer.Option("--decrypt", help="Open with the key in this file.")]
 DEFAULT_CHAIN = ["http://127.0.0.1:8545"]
 
 
@@ -64,23 +68,26 @@ def put(
     key_file: Annotated[Path, typer.Option(help="Key of the account that pays.")],
     tier: Annotated[str, typer.Option(help="temporary or hot.")] = "hot",
     blocks: Annotated[int, typer.Option(min=1, help="How long to keep it, in blocks.")] = 100_000,
+    encrypt: Seal = None,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
     as_json: Json = False,
 ) -> None:
-    """Put a file: upload, certify, pay its lease."""
+    """Put a file of any size: upload, certify, pay its lease."""
     with _errors(as_json), _open(chain, deadline) as (client, storage, blobs):
         wanted = parse_tier(tier)
-        data = file.read_bytes()
         sender = Sender(client, load_key(key_file))
-        with _progress(f"storing {file.name}, {format_size(len(data))}", lambda: blobs.bytes_sent, as_json):
-            stored = storage.put(data, tier=wanted, blocks=blocks, sender=sender)
+        with FileSource(file) as plain:
+            source = plain if encrypt is None else SealedSource(plain, load_secret(encrypt))
+            with _progress(f"storing {file.name}, {format_size(source.size_bytes)}", lambda: blobs.bytes_sent, as_json):
+                stored = storage.put(source, tier=wanted, blocks=blocks, sender=sender)
         result = {
             "blob": "0x" + stored.blob.hex(),
             "size_bytes": stored.size_bytes,
             "tier": stored.tier.name.lower(),
             "expiry_height": stored.expiry,
             "fee_wei": stored.fee,
+            "is_sealed": encrypt is not None,
             "num_signatures": len(stored.certificate.signatures),
             "faults": [str(fault) for fault in stored.faults],
         }
@@ -94,9 +101,21 @@ def put(
 
 
 @app.command()
+def keygen(
+    out: Annotated[Path, typer.Argument(help="File to make; without it, sealed bytes are lost.")],
+    as_json: Json = False,
+) -> None:
+    """Make a key that seals files: it stays here, nodes see cipher text only."""
+    with _errors(as_json):
+        create_secret(out)
+        _show({"file": str(out)}, as_json, f"wrote {out}, mode 0600; keep a copy, nobody else has one")
+
+
+@app.command()
 def get(
     blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")],
+    decrypt: Unseal = None,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
     as_json: Json = False,
@@ -104,23 +123,30 @@ def get(
     """Get a blob: read from any k nodes, verified; nothing stands under the name before it is whole."""
     with _errors(as_json), _open(chain, deadline) as (_, storage, blobs):
         blob_id = parse_blob_id(blob)
-        with create_whole(out) as write:
-            with _progress(f"reading {out.name}", lambda: blobs.bytes_received, as_json):
-                retrieved = storage.get(blob_id)
-            write(retrieved.data)
-        faults = [str(fault) for fault in retrieved.report.faults]
+        key = None if decrypt is None else load_secret(decrypt)
+        path = out if key is None else out.with_name(f".{out.name}.{secrets.token_hex(4)}.sealed")
+        with _progress(f"reading {out.name}", lambda: blobs.bytes_received, as_json):
+            report = storage.get_to_file(blob_id, path)
+            if key is not None:
+                try:
+                    with FileSource(path) as sealed:
+                        unseal_file(sealed, out, key)
+                finally:
+                    path.unlink()
+        size_bytes = out.stat().st_size
+        faults = [str(fault) for fault in report.faults]
         result = {
             "blob": "0x" + blob_id.hex(),
             "file": str(out),
-            "size_bytes": len(retrieved.data),
-            "seats": list(retrieved.report.seats),
+            "size_bytes": size_bytes,
+            "seats": list(report.seats),
             "faults": faults,
         }
         _show(
             result,
             as_json,
-            f"{out}: {format_size(len(retrieved.data))}, verified, from seats "
-            f"{', '.join(map(str, retrieved.report.seats))}" + "".join(f"\nwarning: {fault}" for fault in faults),
+            f"{out}: {format_size(size_bytes)}, verified, from seats "
+            f"{', '.join(map(str, report.seats))}" + "".join(f"\nwarning: {fault}" for fault in faults),
         )
 
 

@@ -8,17 +8,20 @@ Thread-safe.  Failures are da's (who failed and why), contracts.bindings' (what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import Blob, BlobState
 from da.blocking import BlobClient
-from da.client import Retrieved
+from da.client import Retrieved, RetrieveReport
 from da.core.certificate import encode_certificate
 from da.core.errors import SeatFault
 from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
+from da.slabs import MemorySource, Source
 from storage.committees import make_committee
 from storage.core.errors import BlobReleased, InvalidBlobText, NoCommittee, UnknownBlob
 from storage.core.tiers import get_served_policy
@@ -92,14 +95,14 @@ class StorageClient:
 
     def put(
         self,
-        data: bytes | bytearray | memoryview,
+        data: bytes | bytearray | memoryview | Source,
         *,
         tier: Tier,
         blocks: int,
         sender: Sender,
         leaf_bytes: int = BULK_LEAF_BYTES,
     ) -> Stored:
-        """Upload, certify and lease for at least ``blocks`` blocks.
+        """Upload, certify and lease for at least ``blocks`` blocks; a ``Source`` may be larger than memory.
 
         A put that was cut is simply repeated: nodes keep the shards that they have, and a lease that already lasts
         long enough is not paid again.
@@ -107,12 +110,13 @@ class StorageClient:
         Raises: NoCommittee, TierUnavailable, da's NotEnoughReceipts (nothing is certified then), ContractError.
         """
         get_served_policy(tier)
-        size_bytes = memoryview(data).nbytes
+        source = MemorySource(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
+        size_bytes = source.size_bytes
         asked_at = self._chain.height()
         expiry = Height(asked_at + blocks + CERTIFY_BLOCKS)
         max_fee = self.quote(tier=tier, size_bytes=size_bytes, blocks=expiry - asked_at)
-        dispersal = self._blobs.disperse_with_report(
-            data,
+        dispersal = self._blobs.disperse_stream(
+            source,
             committee=self.committee(),
             genesis_hash=self._chain.genesis_hash(),
             tier=tier,
@@ -159,6 +163,24 @@ class StorageClient:
             raise BlobReleased(blob=blob, release_height=info.release_height)
         limit = info.size_bytes if max_bytes is None else max_bytes
         return self._blobs.retrieve(blob, committee=self.committee(Epoch(info.epoch)), max_bytes=limit)
+
+    def get_to_file(
+        self, blob: BlobId, path: Path, *, on_progress: Callable[[int], None] = lambda _: None
+    ) -> RetrieveReport:
+        """Write a blob's bytes, verified, to a file that appears when they are complete; memory stays small.
+
+        Raises: as ``get``.
+        """
+        info = self.stat(blob)
+        if info.state is BlobState.RELEASED:
+            raise BlobReleased(blob=blob, release_height=info.release_height)
+        return self._blobs.retrieve_to_file(
+            blob,
+            path,
+            committee=self.committee(Epoch(info.epoch)),
+            max_bytes=info.size_bytes,
+            on_progress=on_progress,
+        )
 
 
 def parse_blob_id(text: str) -> BlobId:

@@ -18,8 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.bindings.types import Blob, BlobState
-from da.client import Retrieved, RetrieveReport
+from da.client import RetrieveReport
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
+from da.sealing import load_secret, seal
 from storage import cli, node_cli
 from storage.cli import format_wei
 from storage.core.errors import StorageError, UnknownBlob, WrongChain
@@ -39,11 +40,11 @@ class FakeStorage:
         self.error: Exception | None = None
         self.data = b"the bytes"
 
-    def get(self, blob: bytes) -> Any:
+    def get_to_file(self, blob: bytes, path: Path) -> RetrieveReport:
         if self.error is not None:
             raise self.error
-        report = RetrieveReport(seats=(0, 1), faults=(FAULT,))
-        return Retrieved(data=self.data, header=None, report=report)  # type: ignore[arg-type]
+        path.write_bytes(self.data)
+        return RetrieveReport(seats=(0, 1), faults=(FAULT,))
 
     def put(self, data: bytes, **_: Any) -> Any:
         assert self.error is not None
@@ -94,6 +95,22 @@ def test_get_writes_the_file_and_names_the_culprit(fake: FakeStorage, tmp_path: 
     assert "seat 2 (http://x): bad-shard: root differs" in result.output
     value = json.loads(run("get", BLOB, "-o", str(out), "--json").output)
     assert (value["size_bytes"], value["seats"], len(value["faults"])) == (9, [0, 1], 1)
+
+
+def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path) -> None:
+    out, key, other = tmp_path / "out", tmp_path / "key", tmp_path / "other"
+    for path in (key, other):
+        assert run("keygen", str(path)).exit_code == 0
+    fake.data = seal(b"secret bytes", load_secret(key))
+    assert b"secret" not in fake.data
+    result = run("get", BLOB, "-o", str(out), "--decrypt", str(key))
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes() == b"secret bytes"
+    result = run("get", BLOB, "-o", str(out), "--decrypt", str(other))
+    assert result.exit_code == cli.NOT_READABLE
+    assert "segment 0 does not open: another key" in result.output
+    assert out.read_bytes() == b"secret bytes"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "other", "out"]
 
 
 @pytest.mark.parametrize(
