@@ -21,6 +21,9 @@ GENESIS = bytes(32)
 EXPIRY = Height(10_000)
 """Far beyond the height of the file's chain."""
 
+START = "from benchmarks.store_node import main; main()"
+"""Starts a node in a new interpreter."""
+
 STOP_SECONDS = 10.0
 """For a node to stop when asked."""
 
@@ -72,7 +75,7 @@ def run_fleet(parent: Path | None, num_nodes: int = 4) -> Iterator[Fleet]:
             with (root / f"node{index}.log").open("w") as log:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "benchmarks.store_node", str(root / f"node{index}"), str(chain)],
+                        [sys.executable, "-c", START, str(root / f"node{index}"), str(chain)],
                         stdout=subprocess.PIPE,
                         stderr=log,
                         text=True,

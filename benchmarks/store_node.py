@@ -1,6 +1,6 @@
 """A real storage node in a process of its own, for benchmarks, over a chain that is a JSON file.
 
-``python -m benchmarks.store_node HOME CHAIN.json``; prints one line of JSON with URL and key when it listens. The chain
+``main()`` with the arguments HOME CHAIN.json; prints one line of JSON with URL and key when it listens. The chain
 file says ``{"genesis": hex, "height": n, "epoch": n, "seats": [{"key": hex, "url": text}], "codes": [[k, n]]}`` and may
 appear later.
 """
@@ -50,6 +50,10 @@ class FileChain:
         """See ``ChainPort``."""
         return (0,) * len(blobs)
 
+    def get_signed_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
+        """See ``ChainPort``."""
+        return (0,) * len(blobs)
+
     def _load(self) -> dict[str, Any]:
         try:
             value: dict[str, Any] = json.loads(self._path.read_text())
@@ -76,7 +80,3 @@ def main() -> None:
         print(json.dumps({"url": url, "key": key.public.hex()}), flush=True)
 
     asyncio.run(run_node(config, FileChain(chain), key, on_listen=report))
-
-
-if __name__ == "__main__":
-    main()

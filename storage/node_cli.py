@@ -57,6 +57,9 @@ def start(
     chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
     listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:9001",
     advertise: Annotated[str, typer.Option(help="URL by which clients reach the node.")] = "",
+    bulk_port: Annotated[
+        int | None, typer.Option(min=-1, max=65535, help="Port for shards over plain TCP; 0 a free one, -1 none.")
+    ] = None,
     capacity: Annotated[str, typer.Option(help="Bytes to give, e.g. 10GB.")] = "10GB",
     key_file: Annotated[Path | None, typer.Option(help="The operator's key; made in the home if missing.")] = None,
     keep_free: Annotated[str, typer.Option(help="Bytes that stay free on the filesystem.")] = "64MiB",
@@ -73,6 +76,7 @@ def start(
             host=host,
             port=port,
             advertise_url=advertise.rstrip("/") or None,
+            bulk_port=_choose_bulk_port(bulk_port, advertise),
             capacity_bytes=parse_size(capacity),
             floor_bytes=parse_size(keep_free),
             funds_deadline_seconds=funds_deadline,
@@ -146,6 +150,13 @@ def _run(config: NodeConfig, urls: list[str], key_file: Path | None, trace: Path
         if writer is not None:
             writer.close()
     _say({"event": "stopped"}, as_json)
+
+
+def _choose_bulk_port(asked: int | None, advertise: str) -> int | None:
+    """Return the port as the node takes it: behind an advertised URL, which may be a proxy's, none unless asked for."""
+    if asked is None:
+        return None if advertise else 0
+    return None if asked < 0 else asked
 
 
 def _parse_listen(text: str) -> tuple[str, int]:
