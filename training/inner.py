@@ -1,4 +1,4 @@
-"""The inner loop: AdamW on one worker's samples.
+"""The inner loop: AdamW, Muon or plain SGD on one worker's samples.
 
 It owes the agreed state nothing: any precision, any hardware.  Its learning rate is given for each step by
 the schedule, so a restart cannot get it wrong (CASES 4, 5).  A step whose loss or gradient is not finite changes
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import torch
 
-from training.core.recipe import Recipe
+from training import muon
+from training.core.recipe import OptimizerKind, Recipe
 from training.models.gpt import Gpt, compute_loss
 
 EPSILON = 1e-8
@@ -56,25 +57,42 @@ class InnerLoop:
             f"{moment}/{name}": self._moments[name][moment].detach().cpu().clone()
             for name in self.weights
             if name in self._moments
-            for moment in _MOMENTS
+            for moment in self._moments[name]
         }
 
     def set_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
         """Restore what `moments` returned."""
         for name in self.weights:
-            if f"step/{name}" in moments:
+            if f"exp_avg/{name}" in moments:
                 self._moments[name] = {
-                    moment: moments[f"{moment}/{name}"].to(self.device).clone() for moment in _MOMENTS
+                    moment: moments[f"{moment}/{name}"].to(self.device).clone()
+                    for moment in _MOMENTS
+                    if f"{moment}/{name}" in moments
                 }
 
     def _update(self, rate: float) -> None:
-        """Do one AdamW update of all weights from their gradients; only matrices decay."""
+        """Do one update of all weights from their gradients; only matrices decay."""
+        if self._inner.optimizer is OptimizerKind.SGD:
+            with torch.no_grad():
+                for weight in self.weights.values():
+                    if weight.grad is not None:
+                        weight.add_(weight.grad, alpha=-rate)
+            return
         if not self._moments:
-            self._moments = {name: self._create_moments(weight) for name, weight in self.weights.items()}
+            self._moments = {name: self._create_moments(name, weight) for name, weight in self.weights.items()}
+        by_muon = [name for name, weight in self.weights.items() if self._is_by_muon(name, weight)]
+        with torch.no_grad():
+            for name in by_muon:
+                weight, moments = self.weights[name], self._moments[name]
+                if weight.grad is not None:
+                    muon.update_weight(name, weight, weight.grad, moments["exp_avg"], rate, self._inner.weight_decay)
+        self._update_adamw(rate, [name for name in self.weights if name not in by_muon])
+
+    def _update_adamw(self, rate: float, chosen: list[str]) -> None:
         with torch.no_grad():
             for decay, names in (
-                (self._inner.weight_decay, [name for name, weight in self.weights.items() if weight.dim() > 1]),
-                (0.0, [name for name, weight in self.weights.items() if weight.dim() <= 1]),
+                (self._inner.weight_decay, [name for name in chosen if self.weights[name].dim() > 1]),
+                (0.0, [name for name in chosen if self.weights[name].dim() <= 1]),
             ):
                 weights: list[torch.Tensor] = [self.weights[name] for name in names]
                 gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -96,8 +114,13 @@ class InnerLoop:
                     maximize=False,
                 )
 
-    def _create_moments(self, weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _is_by_muon(self, name: str, weight: torch.Tensor) -> bool:
+        return self._inner.optimizer is OptimizerKind.MUON and muon.is_muon_weight(name, weight)
+
+    def _create_moments(self, name: str, weight: torch.Tensor) -> dict[str, torch.Tensor]:
         zeros = torch.zeros_like(weight, memory_format=torch.preserve_format)
+        if self._is_by_muon(name, weight):
+            return {"exp_avg": zeros}
         return {
             "exp_avg": zeros,
             "exp_avg_sq": zeros.clone(),

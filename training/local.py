@@ -6,26 +6,28 @@ Invariant, in grid units and for each tensor:
 
 "theta minus everything of mine that isn't in theta yet".  Sending moves progress into flight and residual; a
 settled round moves theta, and with it the weights; a refused update moves back into the residual.  The worker
-never rewinds, and the inner optimizer is never told.
+never rewinds, and the inner optimizer is never told.  Two other starts are there to be compared with: ``rewind``
+(start = theta, as in DiLoCoX) and ``eager`` (of what is under way only this worker's share); see SPEC, *Overlap*.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from training.core.adaptation import Link, Proposal, Spectrum, measure_spectrum, propose
 from training.core.canonical import CanonicalState, check_root
 from training.core.codecs.registry import codec_of
 from training.core.errors import NonFiniteUpdateError, UnknownUpdateError, VersionMismatchError, WorkerStateForeignError
 from training.core.fixed_point import from_units, to_units
 from training.core.payload import decode_payload, plan_payload
 from training.core.randomness import derive_bytes
-from training.core.recipe import Recipe, compute_fingerprint
+from training.core.recipe import Recipe, StartKind, compute_fingerprint
 from training.core.sampling import compute_data_seed, plan_samples
 from training.core.schedule import compute_global_step, learning_rate
 from training.core.settle import Settlement
@@ -60,6 +62,8 @@ class InFlight:
     """Its bytes."""
     units: Mapping[str, torch.Tensor]
     """q of each tensor, int64 grid units."""
+    num_members: int
+    """D as it was expected when it was sent: an eager start keeps q / D."""
 
 
 class LocalWorker:
@@ -94,6 +98,8 @@ class LocalWorker:
         self._in_flight: dict[int, InFlight] = {}
         self._warm: dict[str, torch.Tensor] = {}
         self._data_round, self._data_steps = -1, 0
+        self._num_members = 1
+        self._spectra: dict[str, Spectrum] = {}
         self._offset: dict[str, torch.Tensor] = {}
         for name, _ in self._bits():
             self._place_weight(name, self._start(name))
@@ -130,6 +136,7 @@ class LocalWorker:
         ``on_step`` hears (global step, rate).  Called again for the same round it goes on where it stopped.
         """
         recipe = self._recipe
+        self._num_members = max(1, len(set(participants)))
         if round_index != self._data_round:
             self._data_round, self._data_steps = round_index, 0
         plan = plan_samples(
@@ -184,9 +191,20 @@ class LocalWorker:
             self._residual[name] = owed - compressed.units
             if compressed.warm is not None:
                 warm[name] = compressed.warm
+                if self._recipe.codec.keep_energy_bps:
+                    bits = self._canonical.fraction_bits[name]
+                    self._spectra[name] = measure_spectrum(owed, compressed.warm, bits)
         self._warm |= warm
-        self._in_flight[round_index] = InFlight(payload=b"".join(chunks), units=sent)
-        return self._in_flight[round_index].payload
+        payload = b"".join(chunks)
+        self._in_flight[round_index] = InFlight(payload=payload, units=sent, num_members=self._num_members)
+        if self._recipe.rounds.start is not StartKind.CONTINUE:
+            for name, units in weights.items():
+                self._move_weight(name, units, self._start(name) - units)
+        return payload
+
+    def propose(self, link: Link | None, *, rank: int) -> Proposal:
+        """Return what this worker would have rank and H be, from what it last sent and what it measured."""
+        return propose(self._recipe, tuple(self._spectra.values()), rank, link)
 
     def apply(self, settlement: Settlement, round_index: int, own_accepted: bool | None) -> None:
         """Move to version ``round_index + 1``; the weights follow, progress stays.
@@ -204,21 +222,22 @@ class LocalWorker:
         before = self._canonical
         own: Mapping[str, torch.Tensor] = self._in_flight[round_index].units if own_accepted else {}
         moved = {name for name, theta in settlement.state.theta.items() if theta is not before.theta[name]} | set(own)
-        starts = {name: self._start(name) for name in sorted(moved)}
-        units = {name: self._weights_in_units(name) for name in starts}
+        places = self._places(sorted(moved))
         self._canonical = settlement.state
         self._version = round_index + 1
         if own_accepted:
             del self._in_flight[round_index]
-        for name, start in starts.items():
-            self._move_weight(name, units[name], self._start(name) - start)
+        self._follow(places)
 
     def return_unaccepted(self, round_index: int) -> None:
         """Take an update that will not count back into error feedback; the weights stay. Idempotent."""
-        update = self._in_flight.pop(round_index, None)
-        if update is not None:
-            for name, units in update.units.items():
-                self._residual[name] = self._residual[name] + units
+        if round_index not in self._in_flight:
+            return
+        places = self._places_if_start_moves(self._in_flight[round_index].units)
+        update = self._in_flight.pop(round_index)
+        for name, units in update.units.items():
+            self._residual[name] = self._residual[name] + units
+        self._follow(places)
 
     def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
         """Hold ``payload``, found on the chain as this worker's, as what is in flight in that round.
@@ -229,9 +248,11 @@ class LocalWorker:
         plan = plan_payload(self._recipe, self._canonical, round_index, rank=rank)
         units = {name: contribution.units for name, contribution in decode_payload(payload, plan).items()}
         self.return_unaccepted(round_index)
+        places = self._places_if_start_moves(units)
         for name, sent in units.items():
             self._residual[name] = self._residual[name] - sent
-        self._in_flight[round_index] = InFlight(payload=payload, units=units)
+        self._in_flight[round_index] = InFlight(payload=payload, units=units, num_members=self._num_members)
+        self._follow(places)
 
     def save(self, path: Path) -> None:
         """Make the whole worker state durable; the one before stays beside it as ``<name>.previous``."""
@@ -266,12 +287,30 @@ class LocalWorker:
         return sorted(self._canonical.fraction_bits.items())
 
     def _start(self, name: str) -> torch.Tensor:
-        """Return theta - residual - in flight of one tensor, int64."""
-        start = self._canonical.theta[name].to(torch.int64) - self._residual[name]
+        """Return theta - residual - in flight of one tensor, int64, or what the recipe's other starts are."""
+        kind = self._recipe.rounds.start
+        theta = self._canonical.theta[name].to(torch.int64)
+        if kind is StartKind.REWIND:
+            return theta
+        start = theta - self._residual[name]
         for update in self._in_flight.values():
             if name in update.units:
-                start = start - update.units[name]
+                share = 1 if kind is StartKind.CONTINUE else update.num_members
+                start = start - update.units[name].div(share, rounding_mode="floor")
         return start
+
+    def _places(self, names: Iterable[str]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return (weights, start) of tensors before something changes their start."""
+        return {name: (self._weights_in_units(name), self._start(name)) for name in names}
+
+    def _places_if_start_moves(self, names: Iterable[str]) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return them where moving an update between flight and residual moves the start: not by default."""
+        return {} if self._recipe.rounds.start is StartKind.CONTINUE else self._places(names)
+
+    def _follow(self, places: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Move the weights as their start has moved: progress stays."""
+        for name, (units, start) in places.items():
+            self._move_weight(name, units, self._start(name) - start)
 
     def _move_weight(self, name: str, units: torch.Tensor, move: torch.Tensor) -> None:
         """Move a tensor's weights from ``units``; where nothing moves, not a bit of them changes."""
@@ -313,7 +352,8 @@ class LocalWorker:
             "local_steps": canonical.local_steps,
             "step": canonical.step,
             "tensors": {name: [bits, canonical.exponents[name], canonical.ranks[name]] for name, bits in self._bits()},
-            "in_flight": list(self.in_flight),
+            "in_flight": {str(index): self._in_flight[index].num_members for index in self.in_flight},
+            "num_members": self._num_members,
         }
         tensors = {"about": _bytes_tensor(json.dumps(about, sort_keys=True).encode())}
         tensors |= {f"moments/{name}": value for name, value in self._inner.moments().items()}
@@ -337,8 +377,14 @@ class LocalWorker:
         self._offset = _under("offset/", tensors)
         self._warm = _under("warm/", tensors)
         self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
+        self._num_members = about["num_members"]  # type: ignore[assignment]
+        expected: dict[str, int] = about["in_flight"]  # type: ignore[assignment]
         self._in_flight = {
-            int(round_text): InFlight(payload=bytes(payload.numpy()), units=_under(f"sent/{round_text}/", tensors))
+            int(round_text): InFlight(
+                payload=bytes(payload.numpy()),
+                units=_under(f"sent/{round_text}/", tensors),
+                num_members=expected[round_text],
+            )
             for round_text, payload in _under("payload/", tensors).items()
         }
 

@@ -49,6 +49,22 @@ class AggregationKind(StrEnum):
     CENTERED_CLIP = "centered_clip"
 
 
+class OptimizerKind(StrEnum):
+    """What makes an inner step of a gradient."""
+
+    ADAMW = "adamw"
+    MUON = "muon"
+    SGD = "sgd"
+
+
+class StartKind(StrEnum):
+    """Where a worker goes on while its update is under way (SPEC, *Overlap*)."""
+
+    CONTINUE = "continue"
+    REWIND = "rewind"
+    EAGER = "eager"
+
+
 class DataSource(StrEnum):
     """Where the text comes from."""
 
@@ -101,10 +117,12 @@ class DataRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerRecipe:
-    """AdamW inside a worker; its learning rate is a pure function of the global step."""
+    """The optimizer inside a worker; its learning rate is a pure function of the global step."""
 
     batch_size: int
     """Samples a step, from 1."""
+    optimizer: OptimizerKind = OptimizerKind.ADAMW
+    """AdamW; Muon for the blocks' matrices and AdamW for the rest; or plain SGD."""
     learning_rate: float
     """Peak rate, above 0."""
     final_rate_ratio: float = 0.1
@@ -139,8 +157,11 @@ class CodecRecipe:
     """Codec of the run; two bits at twice the rank did better than four at the same bytes (TRAINING)."""
     rank: int = 32
     """r at the first round, 1..4096; the chain's rank decides later. Only low rank reads it."""
+    keep_energy_bps: int = 0
+    """Share of an update's energy that the rank is moved to keep, in hundredths of a percent; 0: the rank stays."""
 
     def __post_init__(self) -> None:
+        _check("codec.keep_energy_bps", self.keep_energy_bps, 0, 9_999)
         _check("codec.rank", self.rank, 1, MAX_RANK)
 
 
@@ -156,8 +177,19 @@ class RoundsRecipe:
     """H: inner steps between two exchanges of the same tensor, from F."""
     num_rounds: int
     """Rounds before the F flush rounds, from 1."""
+    start: StartKind = StartKind.CONTINUE
+    """Whether weights keep what is under way (the default), go back to theta (DiLoCoX), or keep this worker's share."""
+    max_local_steps: int = 0
+    """Up to where H may grow while the link is slow, from ``local_steps``; 0: H stays."""
 
     def __post_init__(self) -> None:
+        if self.max_local_steps and self.max_local_steps < self.local_steps:
+            raise RecipeValueError(
+                "rounds.max_local_steps",
+                self.max_local_steps,
+                f"0 or at least rounds.local_steps = {self.local_steps}",
+            )
+        _check("rounds.max_local_steps", self.max_local_steps, 0, 1 << 20)
         _check("rounds.num_fragments", self.num_fragments, 1, 256)
         _check("rounds.overlap", self.overlap, 0, 1)
         _check("rounds.local_steps", self.local_steps, 1, 1 << 20)

@@ -1,0 +1,52 @@
+"""Muon: momentum whose matrices are made nearly orthogonal before they are applied (Jordan et al., 2024; MuLoCo).
+
+Legend: M, N a weight.  Used for the matrices inside the blocks; embedding and norms stay with AdamW.
+"""
+
+from __future__ import annotations
+
+import torch
+
+MOMENTUM = 0.95
+"""Decay of the gradient's running sum."""
+
+NUM_ITERATIONS = 5
+"""Newton-Schulz steps; singular values end within about 0.7 to 1.2."""
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic, chosen by its authors for the steepest start at 0."""
+
+_RATE_SCALE = 0.2
+"""Makes an update as large as one of AdamW, so that one learning rate serves both (arXiv 2502.16982)."""
+
+_FUSED = {"qkv.weight": 3, "gate_up.weight": 2}
+"""Weights that are several matrices on top of one another: each is made orthogonal by itself."""
+
+
+def is_muon_weight(name: str, weight: torch.Tensor) -> bool:
+    """Say whether Muon takes a weight."""
+    return weight.dim() == 2 and name.startswith("layers.")
+
+
+def update_weight(
+    name: str, weight_MN: torch.Tensor, gradient_MN: torch.Tensor, momentum_MN: torch.Tensor, rate: float, decay: float
+) -> None:
+    """Do one step in place: momentum, Nesterov, orthogonalise, decoupled decay."""
+    momentum_MN.mul_(MOMENTUM).add_(gradient_MN)
+    ahead_MN = gradient_MN.add(momentum_MN, alpha=MOMENTUM)
+    num_pieces = next((count for suffix, count in _FUSED.items() if name.endswith(suffix)), 1)
+    pieces = [orthogonalise(piece) * max(piece.shape) ** 0.5 for piece in ahead_MN.chunk(num_pieces)]
+    weight_MN.mul_(1.0 - rate * decay).add_(torch.cat(pieces), alpha=-rate * _RATE_SCALE)
+
+
+def orthogonalise(matrix_MN: torch.Tensor) -> torch.Tensor:
+    """Return the nearest matrix with singular values near 1; zero stays zero."""
+    a, b, c = _COEFFICIENTS
+    is_tall = matrix_MN.shape[0] > matrix_MN.shape[1]
+    x = matrix_MN.T if is_tall else matrix_MN
+    x = x / (x.norm() + 1e-7)
+    for _ in range(NUM_ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    result: torch.Tensor = x.T if is_tall else x
+    return result
