@@ -32,6 +32,7 @@ from chain.rpc.faults import (
 )
 from chain.rpc.filters import FilterRegistry
 from chain.rpc.metrics import Metrics
+from chain.rpc.proofs import get_proof
 from chain.rpc.session import Method, Session
 from chain.rpc.state_methods import STATE_METHODS
 from chain.rpc.upstream import Upstream
@@ -100,6 +101,7 @@ UPSTREAM_METHODS: Mapping[str, UpstreamMethod] = {
     "eth_sendRawTransaction": send_raw_transaction,
     "eth_syncing": get_syncing,
     "net_peerCount": count_peers,
+    "eth_getProof": get_proof,
 }
 """By name: need CometBFT."""
 

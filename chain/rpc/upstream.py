@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import msgpack
 
 from chain.core.hashing import keccak256
+from chain.core.smt import Proof
 from chain.rpc.faults import InvalidParams, TransactionRefused, UpstreamDown
 
 TIMEOUT_SECONDS = 10.0
@@ -31,6 +33,18 @@ class SyncState:
     height: int
     is_catching_up: bool
     num_peers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenValue:
+    """A state value as the application proves it."""
+
+    height: int
+    """Of the block after which it holds."""
+    value: bytes
+    """Empty where the key is absent."""
+    proof: Proof
+    """Against that block's app hash."""
 
 
 class Upstream:
@@ -65,6 +79,19 @@ class Upstream:
         if response.get("code"):
             raise UpstreamDown(self._url, f"pending nonce: {response.get('log', '')}")
         return int.from_bytes(base64.b64decode(response.get("value") or ""), "big")
+
+    async def get_proven_value(self, key: bytes) -> ProvenValue:
+        """Return a state key's value with its proof."""
+        answer = await self._ask("abci_query", {"path": "/state", "data": key.hex(), "prove": True})
+        if answer.get("error") is not None or answer["result"]["response"].get("code"):
+            raise UpstreamDown(self._url, f"state query: {str(answer)[:200]}")
+        response = answer["result"]["response"]
+        siblings, other = msgpack.unpackb(base64.b64decode(response["proofOps"]["ops"][0]["data"]))
+        return ProvenValue(
+            height=int(response["height"]),
+            value=base64.b64decode(response.get("value") or ""),
+            proof=Proof(siblings=tuple(siblings), other_leaf=(other[0], other[1]) if other else None),
+        )
 
     async def get_sync_state(self) -> SyncState:
         """Return height, whether it catches up, and the number of peers."""

@@ -48,7 +48,7 @@ def anvil(npm_package: Callable[[str], tuple[str, Path]]) -> Iterator[Anvil]:
 
 @pytest.fixture(scope="session")
 def solidity(npm_package: Callable[[str], tuple[str, Path]]) -> dict[str, Any]:
-    """Return what solc makes of the contracts in this folder, by name; its answer is kept by the hash of the sources."""
+    """Return what solc makes of the contracts in this folder, by name; kept by the hash of the sources."""
     root = FOLDER.parents[1]
     paths = [*FOLDER.glob("*.sol"), *(root / "contracts/solidity").glob("*.sol")]
     sources = {str(path.relative_to(root)): path.read_text() for path in sorted(paths)}

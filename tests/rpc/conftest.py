@@ -143,10 +143,14 @@ class SoloChain:
             return self._broadcast(base64.b64decode(params["tx"]))
         if method == "abci_query":
             answer = self.application.process_query(
-                pb.RequestQuery(path=params["path"], data=bytes.fromhex(params["data"]))
+                pb.RequestQuery(
+                    path=params["path"], data=bytes.fromhex(params["data"]), prove=params.get("prove", False)
+                )
             )
             value = base64.b64encode(answer.value).decode()
-            return {"result": {"response": {"code": answer.code, "log": answer.log, "value": value}}}
+            response = {"code": answer.code, "log": answer.log, "value": value, "height": str(answer.height)}
+            ops = [{"data": base64.b64encode(op.data).decode()} for op in answer.proof_ops.ops]
+            return {"result": {"response": {**response, "proofOps": {"ops": ops} if ops else None}}}
         if method == "status":
             return {"result": {"sync_info": {"latest_block_height": str(self.height), "catching_up": False}}}
         return {"result": {"n_peers": "0"}}
