@@ -26,7 +26,7 @@ from da.core.merkle import RootBuilder
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
-from da.memory import allocate
+from da.memory import BufferPool
 from da.protocol import PutRequest, decode_refusal
 from da.seat_faults import check_receipt, fail, guard
 from da.shard_io import Progress, ShardBody
@@ -136,13 +136,14 @@ async def fetch_shard(
     *,
     deadline_seconds: float,
     progress: Progress,
+    pool: BufferPool,
 ) -> memoryview:
     """Get the seat's shard, hashing it while it comes, and check it against its root; raises ``SeatFailed``."""
     num_bytes = compute_shard_bytes(header.size_bytes, header.num_data)
     loop = asyncio.get_running_loop()
     async with guard(seat, deadline_seconds), connections.use(address, sock):
         await _open(sock, seat, GetRequest(blob=blob, seat=seat.index, start=0, stop=None), num_bytes)
-        shard = allocate(num_bytes)
+        shard = pool.take(num_bytes)
         builder = RootBuilder(leaf_bytes=header.leaf_bytes)
         hashing: asyncio.Future[None] | None = None
         while progress.num_bytes < num_bytes:

@@ -103,8 +103,8 @@ class AsyncBlobClient:
         self.deadline_seconds = deadline_seconds
         """Longest wait for one seat, beside what its bytes need at the minimum rate."""
         self.traffic = Traffic()
-        self._links = SeatLinks(self.traffic, has_bulk)
         self._pool = BufferPool()
+        self._links = SeatLinks(self.traffic, self._pool, has_bulk)
         self._threads = ThreadPoolExecutor(min(MAX_CODING_THREADS, os.cpu_count() or 1), thread_name_prefix="da-code")
         self._has_warned = False
 
@@ -275,7 +275,8 @@ class AsyncBlobClient:
         if header.size_bytes > max_bytes:
             raise BlobTooLarge(limit_bytes=max_bytes, got_bytes=header.size_bytes)
         shards, faults = await self._fetch_any_shards(blob, header, committee, header_faults)
-        data = await asyncio.to_thread(decode_blob, header, shards)
+        data = await asyncio.to_thread(decode_blob, header, shards, pool=self._pool)
+        self._pool.give_back(*shards.values())
         report = RetrieveReport(seats=tuple(sorted(shards)), faults=faults)
         return Retrieved(data=data, header=header, report=report)
 

@@ -7,7 +7,7 @@ the header's roots, or raises ``InconsistentBlob``, whichever k shards it is giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -147,7 +147,13 @@ def add_folds(
     return header.with_folds(folds)
 
 
-def decode_blob(header: BlobHeader, shards: Mapping[int, Buffer], *, kernel: Kernel | None = None) -> bytes:
+def decode_blob(
+    header: BlobHeader,
+    shards: Mapping[int, Buffer],
+    *,
+    kernel: Kernel | None = None,
+    pool: BufferPool | None = None,
+) -> bytes:
     """Decode any k shards that were verified against their roots, re-encode, and compare all other roots.
 
     Raises:
@@ -158,13 +164,17 @@ def decode_blob(header: BlobHeader, shards: Mapping[int, Buffer], *, kernel: Ker
     chosen = _choose_shards(header, shards)
     check = RootCheck(header, frozenset(chosen), kernel)
     parts: list[memoryview] = []
+    made: list[memoryview] = []
     for span in iterate_stripes(header.size_bytes, header.num_data):
-        pieces = _recover_stripe(header, chosen, span, kernel)
+        pieces = _recover_stripe(header, chosen, span, kernel, allocate if pool is None else pool.take, made)
         check.update(span, pieces)
         for index, piece in enumerate(pieces):
             parts.append(piece[: compute_used_bytes(span, index)])
     check.finish()
-    return b"".join(parts)
+    data = b"".join(parts)
+    if pool is not None:
+        pool.give_back(*made)
+    return data
 
 
 def compute_used_bytes(span: StripeSpan, piece_index: int) -> int:
@@ -220,14 +230,20 @@ def _choose_shards(header: BlobHeader, shards: Mapping[int, Buffer]) -> dict[int
 
 
 def _recover_stripe(
-    header: BlobHeader, shards: Mapping[int, memoryview], span: StripeSpan, kernel: Kernel
+    header: BlobHeader,
+    shards: Mapping[int, memoryview],
+    span: StripeSpan,
+    kernel: Kernel,
+    take: Callable[[int], memoryview],
+    taken: list[memoryview],
 ) -> list[memoryview]:
-    """Return the k data pieces of a stripe: views where the shard is there, new memory where it is not."""
+    """Return the k data pieces of a stripe: views where the shard is there, memory that was taken where it is not."""
     present = tuple(sorted(shards))
     missing = tuple(index for index in range(header.num_data) if index not in shards)
     rows = compute_recovery_rows(header.num_data, header.num_shards, present, missing)
     pieces = {i: shards[i][span.piece_start : span.piece_start + span.piece_bytes] for i in present}
-    made = {i: allocate(span.piece_bytes) for i in missing}
+    made = {i: take(span.piece_bytes) for i in missing}
+    taken += made.values()
     kernel.multiply(rows, [pieces[i] for i in present], [made[i] for i in missing])
     return [made[i] if i in made else pieces[i] for i in range(header.num_data)]
 

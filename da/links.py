@@ -20,6 +20,7 @@ from da.core.errors import SeatFailed
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
+from da.memory import BufferPool
 from da.protocol import BatchRequest, PutRequest
 from da.shard_io import Progress, ShardBody, ShardStream
 
@@ -46,6 +47,8 @@ class SeatLinks:
     """Connections to all seats that were ever asked; of one event loop."""
 
     traffic: Traffic
+    pool: BufferPool
+    """Where shards that come in find their memory; who takes them gives it back."""
     has_bulk: bool = True
     """Whether bulk ports are used at all."""
     _session: aiohttp.ClientSession | None = None
@@ -77,7 +80,7 @@ class SeatLinks:
     async def fetch_shard(
         self, seat: Seat, blob: BlobId, header: BlobHeader, *, deadline_seconds: float, progress: Progress
     ) -> memoryview:
-        """Get the seat's shard, checked against its root; raises ``SeatFailed``."""
+        """Get the seat's shard in a buffer of the pool, checked against its root; raises ``SeatFailed``."""
         way = await self._connect(seat, compute_shard_bytes(header.size_bytes, header.num_data))
         if way is not None:
             return await bulk_calls.fetch_shard(
@@ -88,9 +91,16 @@ class SeatLinks:
                 header,
                 deadline_seconds=deadline_seconds,
                 progress=progress,
+                pool=self.pool,
             )
         return await node_calls.fetch_shard(
-            self.get_session(), seat, blob, header, deadline_seconds=deadline_seconds, progress=progress
+            self.get_session(),
+            seat,
+            blob,
+            header,
+            deadline_seconds=deadline_seconds,
+            progress=progress,
+            pool=self.pool,
         )
 
     async def open_stream(

@@ -18,7 +18,7 @@ from da.core.errors import FaultKind, MalformedHeader
 from da.core.merkle import RootBuilder
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
-from da.memory import allocate
+from da.memory import BufferPool
 from da.protocol import (
     BODY_TYPE,
     CHUNK_BYTES,
@@ -192,6 +192,7 @@ async def fetch_shard(
     *,
     deadline_seconds: float,
     progress: Progress,
+    pool: BufferPool,
 ) -> memoryview:
     """Get the seat's shard, hashing it while it comes, and check it against its root.
 
@@ -206,7 +207,7 @@ async def fetch_shard(
         if response.status != 200:
             answer = await _read_answer(seat, response)
             raise fail(seat, FaultKind.REFUSED, decode_refusal(response.status, answer))
-        shard = allocate(num_bytes)
+        shard = pool.take(num_bytes)
         builder = RootBuilder(leaf_bytes=header.leaf_bytes)
         async for chunk in response.content.iter_any():
             start = progress.num_bytes
