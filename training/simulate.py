@@ -1,7 +1,15 @@
-"""Run a recipe's rounds in one process, without chain or store: ``python -m training.simulate demo``.
+"""Run a recipe's rounds in one process, without chain or store: for research, tuning and tests.
 
-The members take turns, so it also tells how much compute each of them needs.  It shows the loss of the agreed
-theta, checks that every worker settles on one root, and prints what a round sends.
+From a notebook::
+
+    from training.simulate import load_recipe, simulate
+    from training.data.corpus import load_corpus
+    recipe = load_recipe("demo")
+    state, workers = simulate(recipe, load_corpus(recipe.data), num_workers=4, on_round=print)
+    print(workers[0].evaluate(state))
+
+The members take turns, so it also tells how much compute each needs.  The code of a round is the workers' own; the
+bytes counted are exact for payloads, and the store's redundancy is that of a committee of the given size.
 """
 
 from __future__ import annotations
@@ -14,7 +22,11 @@ from pathlib import Path
 
 import torch
 
+from chain.core.rounds.settling import compute_median_step
+from da.core.scheme import compute_scheme
+from training.attacks import AttackKind, craft_payload
 from training.core.canonical import CanonicalState, create_genesis
+from training.core.payload import plan_payload
 from training.core.recipe import Recipe, parse_recipe
 from training.core.schedule import compute_num_rounds_total, plan_steps
 from training.core.settle import Settlement, settle
@@ -22,6 +34,33 @@ from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
 from training.local import LocalWorker
 from training.recipes.shipped import load_shipped
+
+DEFAULT_SEATS = 4
+"""Storage nodes of a devnet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one worker's exchange moves, in bytes; the chain's own is not in it."""
+
+    payload_bytes: int
+    """Made by one worker."""
+    up_bytes: int
+    """Shards dispersed by one worker: payload * n/k."""
+    down_bytes: int
+    """Payloads of the others, from any k shards each."""
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Return the sum of two rounds."""
+        return Traffic(
+            payload_bytes=self.payload_bytes + other.payload_bytes,
+            up_bytes=self.up_bytes + other.up_bytes,
+            down_bytes=self.down_bytes + other.down_bytes,
+        )
+
+
+NO_TRAFFIC = Traffic(payload_bytes=0, up_bytes=0, down_bytes=0)
+"""Before the first round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +75,31 @@ class SimulatedRound:
     """Sent by one worker."""
     train_loss_micro: int
     """Mean over workers."""
+    traffic: Traffic
+    """Of one worker in this round."""
+    rank: int
+    """r of the round."""
+
+
+def load_recipe(name: str) -> Recipe:
+    """Return a shipped recipe, or the one in a TOML file."""
+    path = Path(name)
+    return parse_recipe(path.read_text(encoding="utf-8") if path.is_file() else load_shipped(name))
+
+
+def make_members(num_workers: int) -> list[bytes]:
+    """Return the addresses of simulated members."""
+    return [(index + 1).to_bytes(1, "big") * 20 for index in range(num_workers)]
+
+
+def compute_traffic(payload_bytes: int, num_workers: int, num_seats: int = DEFAULT_SEATS) -> Traffic:
+    """Return what an exchange of payloads of this size moves for one worker."""
+    scheme = compute_scheme(num_seats)
+    return Traffic(
+        payload_bytes=payload_bytes,
+        up_bytes=-(-payload_bytes * scheme.num_shards // scheme.num_data),
+        down_bytes=(num_workers - 1) * payload_bytes,
+    )
 
 
 def simulate(
@@ -45,13 +109,21 @@ def simulate(
     on_round: Callable[[SimulatedRound], None] | None = None,
     *,
     num_rounds: int | None = None,
+    attack: AttackKind | None = None,
+    num_attackers: int = 1,
+    num_seats: int = DEFAULT_SEATS,
 ) -> tuple[CanonicalState, list[LocalWorker]]:
-    """Run all rounds with the recipe's overlap d: in round t the workers stand on the state of round t-1-d."""
+    """Run all rounds with the recipe's overlap d: in round t the workers stand on the state of round t-1-d.
+
+    With ``attack`` the last ``num_attackers`` members lie.  The rank follows the members' proposals by the chain's
+    rule, where the recipe lets it move.
+    """
     genesis = create_genesis(recipe)
-    members = [bytes([index + 1]) * 20 for index in range(num_workers)]
+    members = make_members(num_workers)
     workers = [LocalWorker(recipe, genesis, 0, member, corpus=corpus) for member in members]
     settled: list[Settlement] = []
-    state = genesis
+    ranks: list[int] = []
+    state, rank = genesis, recipe.codec.rank
     total = compute_num_rounds_total(recipe.rounds) if num_rounds is None else num_rounds
     for round_index in range(total):
         payloads, losses = [], []
@@ -59,11 +131,14 @@ def simulate(
             _catch_up(worker, settled, round_index - recipe.rounds.overlap)
             num_steps = plan_steps(recipe.rounds, round_index, recipe.rounds.local_steps)
             losses.append(worker.train(round_index, num_steps, participants=members).loss_micro)
-            payloads.append(worker.send(round_index, rank=recipe.codec.rank))
-        settlement = settle(
-            recipe, state, round_index, payloads, rank=recipe.codec.rank, local_steps=recipe.rounds.local_steps
-        )
+            payloads.append(worker.send(round_index, rank=rank))
+        if attack is not None:
+            plan = plan_payload(recipe, workers[0].canonical, round_index, rank=rank)
+            honest = payloads[: num_workers - num_attackers]
+            payloads = honest + [craft_payload(attack, plan, honest, own) for own in payloads[len(honest) :]]
+        settlement = settle(recipe, state, round_index, payloads, rank=rank, local_steps=recipe.rounds.local_steps)
         settled.append(settlement)
+        ranks.append(rank)
         state = settlement.state
         if on_round is not None:
             on_round(
@@ -72,11 +147,18 @@ def simulate(
                     settlement=settlement,
                     payload_bytes=len(payloads[0]),
                     train_loss_micro=sum(losses) // len(losses),
+                    traffic=compute_traffic(len(payloads[0]), num_workers, num_seats),
+                    rank=rank,
                 )
             )
+        rank = compute_median_step(rank, [proposed for proposed in _propose_ranks(workers, rank) if proposed])
     for worker in workers:
         _catch_up(worker, settled, total)
     return state, workers
+
+
+def _propose_ranks(workers: Sequence[LocalWorker], rank: int) -> list[int]:
+    return [worker.propose(None, rank=rank).rank for worker in workers]
 
 
 def _catch_up(worker: LocalWorker, settled: Sequence[Settlement], version: int) -> None:
@@ -93,8 +175,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a text file instead of the recipe's source")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    path = Path(arguments.recipe)
-    recipe = parse_recipe(path.read_text(encoding="utf-8") if path.is_file() else load_shipped(arguments.recipe))
+    recipe = load_recipe(arguments.recipe)
     corpus = load_corpus(recipe.data, arguments.data)
     started = time.process_time()
 
