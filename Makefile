@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast format bench bench-da clean distclean
+.PHONY: help setup demo test test-fast format bench bench-da bench-training clean distclean
 
 # The first Python 3.11 or newer; `make PYTHON=/path/to/python` overrides.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -24,6 +24,7 @@ help:
 	@echo "make test        the gate: format, lint, types, layers, generated files, all tests"
 	@echo "make test-fast   only the tests that start no processes"
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
+	@echo "make bench-training  quality, bytes and speed of training schemes side by side; FULL=1 for all of them"
 	@echo "make bench-da    only data availability: coding, dispersal and reading over four real nodes"
 	@echo "make setup       only what the others need: .venv, packages, CometBFT"
 	@echo "make format      format the code and mend what ruff can mend"
@@ -53,6 +54,9 @@ format: setup
 bench: setup
 	@set -e; for file in $$(grep -l "__main__" benchmarks/*.py); do \
 		name=$$(basename "$$file" .py); echo "== benchmark: $$name"; $(VENV_PYTHON) -m "benchmarks.$$name"; done
+
+bench-training: setup
+	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.training
 
 bench-da: setup
 	@$(VENV_PYTHON) -m benchmarks.da
