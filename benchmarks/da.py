@@ -9,8 +9,11 @@ file system.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +28,7 @@ from benchmarks.report import Row, write_report
 from benchmarks.store_fleet import EXPIRY, GENESIS, Fleet, run_fleet
 from da.blocking import BlobClient
 from da.codec import ShardHasher, add_folds, decode_blob, encode_blob
+from da.committee_file import CommitteeFile, encode_committee
 from da.core.matrix import compute_parity_rows
 from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import Certificate, Committee, Tier
@@ -41,6 +45,12 @@ BLOB_BYTES = 64 * 2**20
 REEDSOLO_COLUMNS = 1000
 """reedsolo codes about 1 MB/s, so it gets so many code words."""
 
+LARGE_BYTES = 10**9
+"""A blob of 16 stripes, from and to a file."""
+
+LARGE_SECONDS = 600
+"""For it, there and back."""
+
 NUM_SMALL_BLOBS = 10_000
 SMALL_BLOB_BYTES = 4096
 
@@ -53,6 +63,7 @@ GOALS = {
     "disperse_disk_bulk": "0.7 of disperse_ram_bulk",
     "read_verify_bulk": "2 GB/s on an idle machine",
     "small_blobs": "2,000 blobs/s",
+    "large_blob_memory": "below 600 MB",
 }
 """What was asked for; printed beside the figure."""
 
@@ -65,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5, help="runs of each; the best counts")
     parser.add_argument("--bytes", type=int, default=BLOB_BYTES, help="size of the blob, a multiple of 16")
+    parser.add_argument("--large", type=int, default=LARGE_BYTES, help="bytes of the large blob; 0 leaves it out")
     parser.add_argument("--only", choices=("coding", "network"), default=None, help="leave out the other half")
     options = parser.parse_args()
     data = os.urandom(options.bytes)
@@ -75,6 +87,7 @@ def main() -> None:
         ]
     if options.only != "coding":
         rows += measure_network(data, options.repeat)
+        rows += measure_large(options.large) if options.large else []
     write_report("da", rows)
 
 
@@ -171,6 +184,33 @@ def measure_network(data: bytes, repeat: int) -> list[Row]:
             )
         )
     return rows
+
+
+def measure_large(num_bytes: int) -> list[Row]:
+    """Return what memory and time a blob of ``num_bytes`` takes, in a process of its own, from file to file."""
+    with run_fleet(None) as fleet, tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "in"
+        block = os.urandom(1 << 20)
+        with source.open("wb") as file:
+            for start in range(0, num_bytes, len(block)):
+                file.write((start.to_bytes(8, "big") + block[8:])[: num_bytes - start])
+        target = CommitteeFile(committee=fleet.seat(4, 1), genesis_hash=GENESIS)
+        (Path(folder) / "committee.json").write_text(encode_committee(target))
+        arguments = [str(Path(folder) / name) for name in ("committee.json", "in", "out")]
+        done = subprocess.run(
+            [sys.executable, "-c", "from benchmarks.large_blob import main; main()", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=LARGE_SECONDS,
+            check=True,
+        )
+        said = json.loads(done.stdout)
+    conditions = f"{num_bytes / 1e9:g} GB from a file to 4 nodes (2 of 4, disk) and back into a file"
+    return [
+        make_row("large_blob_memory", said["peak_bytes"] / 1e6, "MB RSS", "the blob", num_bytes / 1e6, conditions),
+        make_row("large_blob_write", num_bytes / said["write_seconds"] / 1e9, "GB/s", "", 0.0, conditions),
+        make_row("large_blob_read", num_bytes / said["read_seconds"] / 1e9, "GB/s", "", 0.0, conditions),
+    ]
 
 
 def measure_rates(works: dict[str, Callable[[], object]], num_bytes: int, repeat: int) -> dict[str, float]:

@@ -447,3 +447,28 @@ async def test_random_faults_never_give_wrong_bytes(
             assert (await read).data == DATA
             outcomes.add("data")
     assert outcomes == {"data", "error"}
+
+
+async def test_a_seat_that_is_merely_slower_does_not_slow_a_read(
+    four: Any, client: AsyncBlobClient, disperse: Any
+) -> None:
+    """Twice the minimum rate, so it is never behind; the other seat was done long ago."""
+    data = random.Random(6).randbytes(3_000_001)
+    blob = (await disperse(four, data)).certificate.terms.blob
+    shard = four.nodes[0].shards[blob.hex()]
+
+    async def drip(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(len(shard))})
+        await response.prepare(request)
+        for start in range(0, len(shard), 100_000):
+            await response.write(shard[start : start + 100_000])
+            await asyncio.sleep(0.3)
+        return response
+
+    four.nodes[0].get_fault = drip
+    start = asyncio.get_running_loop().time()
+    retrieved = await client.retrieve(blob, committee=four.committee, max_bytes=len(data))
+    assert retrieved.data == data
+    assert retrieved.report.seats == (1, 2)
+    assert kinds(retrieved.report.faults) == {0: FaultKind.TIMEOUT}
+    assert asyncio.get_running_loop().time() - start < 4.0  # alone it takes 4.8 s
