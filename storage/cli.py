@@ -26,6 +26,7 @@ from da.blocking import BlobClient
 from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
 from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
+from storage.amounts import format_wei
 from storage.client import CERTIFY_BLOCKS, StorageClient, parse_blob_id
 from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, TierUnavailable, UnknownBlob
 from storage.core.tiers import parse_tier
@@ -43,9 +44,6 @@ NOT_READABLE = 5
 """Exit code: too few good shards."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
-
-WEI_PER_TOKEN = 10**18
-"""Wei."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -216,17 +214,6 @@ def main() -> None:
     """Run the command line; SIGTERM stops it as tidily as Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
     app()
-
-
-def format_wei(amount: int) -> str:
-    """Return an amount in tokens, exact.
-
-    >>> format_wei(10**17), format_wei(0), format_wei(1)
-    ('0.1 tokens', '0 tokens', '0.000000000000000001 tokens')
-    """
-    whole, rest = divmod(amount, WEI_PER_TOKEN)
-    digits = f"{rest:018d}".rstrip("0")
-    return f"{whole}.{digits} tokens" if digits else f"{whole} tokens"
 
 
 @contextmanager

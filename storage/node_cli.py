@@ -20,9 +20,10 @@ from contracts.bindings.errors import BindingError
 from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
 from da.protocol import STATUS_PATH
+from storage.amounts import format_wei, parse_tokens
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
 from storage.node.keys import load_or_create_receipt_key
-from storage.node.rpc import RpcChain, RpcRegistration
+from storage.node.rpc import RpcChain, RpcChallenges, RpcRegistration
 from storage.node.service import NodeConfig, run_node
 from storage.node.trace import FileTrace
 from storage.sizes import format_size, parse_size
@@ -64,6 +65,12 @@ def start(
     key_file: Annotated[Path | None, typer.Option(help="The operator's key; made in the home if missing.")] = None,
     keep_free: Annotated[str, typer.Option(help="Bytes that stay free on the filesystem.")] = "64MiB",
     funds_deadline: Annotated[float, typer.Option(help="Seconds to wait for funds to register.")] = 300.0,
+    bond: Annotated[str, typer.Option(help="Tokens that the node can lose, sent when it registers.")] = "1",
+    cold_bucket: Annotated[
+        str, typer.Option(help="Bucket for cold shards, s3://bucket/prefix; keys come from AWS_* variables.")
+    ] = "",
+    cold_endpoint: Annotated[str, typer.Option(help="URL of an S3 server that is not Amazon's.")] = "",
+    repair_rate: Annotated[str, typer.Option(help="Bytes a second that repair may read.")] = "64MiB",
     trace: Annotated[Path | None, typer.Option(help="Append what happens, as JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
@@ -80,11 +87,15 @@ def start(
             capacity_bytes=parse_size(capacity),
             floor_bytes=parse_size(keep_free),
             funds_deadline_seconds=funds_deadline,
+            cold_bucket=cold_bucket or None,
+            cold_bucket_options=(("endpoint", cold_endpoint),) if cold_endpoint else (),
+            repair_bytes_per_second=max(1, parse_size(repair_rate)),
         )
+        parse_tokens(bond)
     except (ValueError, StorageError) as error:
         _fail(error, BAD_INPUT, as_json)
     try:
-        _run(config, chain, key_file, trace, as_json)
+        _run(config, chain, key_file, trace, as_json, bond=parse_tokens(bond))
     except NotFunded as error:
         _fail(error, NOT_FUNDED, as_json)
     except WrongChain as error:
@@ -119,13 +130,16 @@ def main() -> None:
     app()
 
 
-def _run(config: NodeConfig, urls: list[str], key_file: Path | None, trace: Path | None, as_json: bool) -> None:
+def _run(
+    config: NodeConfig, urls: list[str], key_file: Path | None, trace: Path | None, as_json: bool, *, bond: int
+) -> None:
     config.home.mkdir(parents=True, exist_ok=True)
     path = key_file if key_file is not None else config.home / "operator.key"
     private_key = load_key(path) if path.exists() else create_key(path)
     receipt_key = load_or_create_receipt_key(config.home / "receipt.key")
     # Two clients: a transaction that waits for its block must not hold up the collector's questions.
     watching, registering = ChainClient(urls), ChainClient(urls)
+    sender, asking = Sender(registering, private_key), RpcChain(watching)
     address = address_of(private_key)
 
     def on_listen(url: str) -> None:
@@ -136,9 +150,11 @@ def _run(config: NodeConfig, urls: list[str], key_file: Path | None, trace: Path
         asyncio.run(
             run_node(
                 config,
-                RpcChain(watching),
+                asking,
                 receipt_key,
-                registration=RpcRegistration(registering, Sender(registering, private_key)),
+                registration=RpcRegistration(registering, sender, bond=bond),
+                keeping=asking,
+                challenges=RpcChallenges(registering, sender),
                 address=address,
                 trace=writer,
                 on_listen=on_listen,
@@ -180,6 +196,16 @@ def _print_status(value: dict[str, Any]) -> None:
         ("seats", seats or "none"),
         ("used", f"{format_size(used)} of {format_size(capacity)}, {space['num_shards']} shards"),
         ("free on disk", format_size(space["free_disk_bytes"])),
+        ("tiers", ", ".join(f"{tier['name']} {format_size(tier['used_bytes'])}" for tier in value["tiers"])),
+        ("repair", "{rebuilt} rebuilt, {failed} failed, {losses} losses noticed".format(**value["repair"])),
+        ("audits", "{leaves_good} leaves good, {leaves_failed} failed, {liars_named} liars".format(**value["audits"])),
+        (
+            "income",
+            "-"
+            if value["income"]["earned_wei"] is None
+            else f"{format_wei(value['income']['earned_wei'])} earned, {format_wei(value['income']['bond_wei'])} bond, "
+            f"{value['income']['num_faults']} faults",
+        ),
     ):
         table.add_row(name, text)
     Console().print(table)

@@ -10,6 +10,7 @@
     |  |- ShardTooLarge  RootMismatch
     |  |- StoreBusy  UploadInterrupted  ShelfUnavailable
     |  `- QuotaExceeded  DiskFull  IndexFull
+    |- RebuildFailed             fewer than k other seats have a good shard
     |- MalformedArchive          not an archive of ours, or its base is another one
     |- ChainUnreachable          no --chain URL answers
     |- WrongChain                this home belongs to another chain
@@ -27,8 +28,10 @@ Invariant: the message holds the value, what was expected and, where there is on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from da.core.errors import SeatFault
 from da.core.types import Epoch, Height
 
 
@@ -221,6 +224,20 @@ class IndexFull(StoreRefusal):
     def __init__(self, *, map_bytes: int) -> None:
         self.map_bytes = map_bytes
         super().__init__(f"the index's map of {map_bytes} bytes is full; it grows when the node restarts")
+
+
+class RebuildFailed(StorageError):
+    """Too few good shards are left to rebuild one; the seats that failed are named."""
+
+    def __init__(self, *, blob: bytes, shard: int, expected: int, got: int, faults: Sequence[SeatFault]) -> None:
+        self.blob = blob
+        self.shard = shard
+        self.faults = tuple(faults)
+        named = "; ".join(f"seat {fault.seat}: {fault.reason}" for fault in faults)
+        super().__init__(
+            f"shard {shard} of blob {blob.hex()}: {got} seats are left, {expected} needed"
+            + (f" ({named})" if named else "")
+        )
 
 
 class MalformedArchive(StorageError):

@@ -54,7 +54,26 @@ def plan_questions(due: Sequence[HeldShard]) -> tuple[tuple[BlobId, ...], ...]:
     return tuple(blobs[start : start + MAX_ASKED] for start in range(0, len(blobs), MAX_ASKED))
 
 
-def plan_sweep(due: Sequence[HeldShard], releases: Mapping[BlobId, int], height: Height) -> Sweep:
+def plan_doubts(due: Sequence[HeldShard], releases: Mapping[BlobId, int], height: Height) -> tuple[BlobId, ...]:
+    """Return blobs that the chain has released before this node's own word ends: was that word in a certificate?
+
+    Their signedHeights decide: an owner that released its lease frees the node, a receipt that may still be certified
+    does not.
+    """
+    early = (
+        held.blob
+        for held in due
+        if 0 < releases.get(held.blob, UNKNOWN) < held.expiry and releases[held.blob] + GRACE_BLOCKS <= height
+    )
+    return tuple(dict.fromkeys(early))
+
+
+def plan_sweep(
+    due: Sequence[HeldShard],
+    releases: Mapping[BlobId, int],
+    height: Height,
+    signed: Mapping[BlobId, int] | None = None,
+) -> Sweep:
     """Return what to delete and what to keep at ``height``.
 
     ``releases`` holds the chain's answers; a shard whose blob has none is in neither list, so it stays as it is and
@@ -67,8 +86,10 @@ def plan_sweep(due: Sequence[HeldShard], releases: Mapping[BlobId, int], height:
         release = releases.get(held.blob)
         if release is None:
             continue
-        # A store also keeps its own word: a receipt for longer than the chain's lease still binds.
-        end = held.expiry if release == UNKNOWN else max(release, held.expiry)
+        # A store also keeps its own word: a receipt for longer than the chain's lease still binds, unless the chain
+        # has seen it in a certificate, and the lease was given back.
+        is_word_known = held.expiry <= (signed or {}).get(held.blob, 0)
+        end = held.expiry if release == UNKNOWN else release if is_word_known else max(release, held.expiry)
         if end + GRACE_BLOCKS <= height:
             delete.append(held)
         else:

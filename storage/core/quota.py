@@ -65,6 +65,17 @@ def reserve_charge(quota: Quota, charge: int, *, free_bytes: int, floor_bytes: i
     return replace(quota, reserved_bytes=quota.reserved_bytes + charge)
 
 
+def reserve_repair(quota: Quota, shard_bytes: int, *, free_bytes: int) -> Quota:
+    """Return the quota with room for a shard that was promised already: only a full filesystem is in its way.
+
+    Raises: DiskFull.
+    """
+    charge = compute_charge_bytes(shard_bytes)
+    if quota.reserved_bytes + charge > free_bytes:
+        raise DiskFull(asked=charge, free=free_bytes, floor=0)
+    return replace(quota, reserved_bytes=quota.reserved_bytes + charge)
+
+
 def release(quota: Quota, shard_bytes: int) -> Quota:
     """Return the quota after a reservation ended, either way."""
     return release_charge(quota, compute_charge_bytes(shard_bytes))

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from da.core.types import BlobId, Committee, Height
+from contracts.bindings.types import Challenge, NodeAccount
+from da.core.types import BlobId, Committee, Epoch, Height
+from storage.core.repair import BlobFacts
 
 
 class ChainPort(Protocol):
@@ -25,3 +27,29 @@ class ChainPort(Protocol):
 
     def get_release_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
         """Return the release height of each blob, 0 where unknown; at most 256."""
+
+    def get_signed_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
+        """Return until when each blob's newest certified receipts bind, 0 where unknown; at most 256."""
+
+
+class KeepingPort(Protocol):
+    """What repair and audits ask beyond that; each raises ChainUnreachable when there is no answer."""
+
+    def get_committee(self, epoch: Epoch) -> Committee:
+        """Return any epoch's committee; one without seats where there was none."""
+
+    def get_facts(self, blob: BlobId) -> BlobFacts:
+        """Return what the chain says of a blob."""
+
+
+class ChallengePort(Protocol):
+    """How a node answers for itself."""
+
+    def get_challenges(self) -> tuple[Challenge, ...]:
+        """Return the node's open challenges; raises ChainUnreachable."""
+
+    def answer(self, challenge: Challenge, *, header: bytes, leaf: bytes, proof: bytes) -> None:
+        """Send an answer and wait; raises ContractError, TransactionFailed, BindingError."""
+
+    def get_account(self) -> NodeAccount:
+        """Return the node's bond and book; raises ChainUnreachable."""

@@ -9,10 +9,12 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from da.core.types import BlobId, Height
 from storage.core.errors import ChainUnreachable
-from storage.core.expiry import RECHECK_BLOCKS, HeldShard, plan_questions, plan_sweep
+from storage.core.expiry import MAX_ASKED, RECHECK_BLOCKS, HeldShard, plan_doubts, plan_questions, plan_sweep
+from storage.core.records import encode_key
 from storage.node.chain_port import ChainPort
 from storage.node.engine import StoreEngine
 from storage.node.watch import ChainWatch
@@ -29,7 +31,21 @@ def collect(engine: StoreEngine, chain: ChainPort, height: Height) -> int:
     Raises: ChainUnreachable; what the chain had answered before is not acted on either.
     """
     due = find_due(engine, height)
-    return finish_sweep(engine, due, ask_releases(chain, due), height)
+    releases = ask_releases(chain, due)
+    return finish_sweep(engine, due, releases, height, ask_signed(chain, due, releases, height))
+
+
+def collect_released(engine: StoreEngine, chain: ChainPort, height: Height) -> int:
+    """Look at all shards, also those that are not due, for leases that their owners gave back early.
+
+    Raises: ChainUnreachable.
+    """
+    count, after = 0, b""
+    while page := engine.index.get_page(after, limit=SWEEP_SHARDS):
+        releases = ask_releases(chain, page)
+        count += finish_early(engine, page, releases, height, ask_signed(chain, page, releases, height))
+        after = encode_key(page[-1].blob, page[-1].shard)
+    return count
 
 
 def find_due(engine: StoreEngine, height: Height) -> list[HeldShard]:
@@ -48,9 +64,42 @@ def ask_releases(chain: ChainPort, due: Sequence[HeldShard]) -> dict[BlobId, int
     return releases
 
 
-def finish_sweep(engine: StoreEngine, due: Sequence[HeldShard], releases: Mapping[BlobId, int], height: Height) -> int:
+def ask_signed(
+    chain: ChainPort, due: Sequence[HeldShard], releases: Mapping[BlobId, int], height: Height
+) -> dict[BlobId, int]:
+    """Ask until when receipts bind for blobs that were released early.
+
+    Raises: ChainUnreachable.
+    """
+    doubts = plan_doubts(due, releases, height)
+    signed: dict[BlobId, int] = {}
+    for start in range(0, len(doubts), MAX_ASKED):
+        batch = doubts[start : start + MAX_ASKED]
+        signed.update(zip(batch, chain.get_signed_heights(batch), strict=True))
+    return signed
+
+
+def finish_early(
+    engine: StoreEngine,
+    page: Sequence[HeldShard],
+    releases: Mapping[BlobId, int],
+    height: Height,
+    signed: Mapping[BlobId, int],
+) -> int:
+    """Delete what was released early; all others stay as they are, and due when they were due."""
+    sweep = plan_sweep([held for held in page if held.blob in signed], releases, height, signed)
+    return engine.apply_sweep(replace(sweep, keep=()), height=height, again=Height(height + RECHECK_BLOCKS))
+
+
+def finish_sweep(
+    engine: StoreEngine,
+    due: Sequence[HeldShard],
+    releases: Mapping[BlobId, int],
+    height: Height,
+    signed: Mapping[BlobId, int] | None = None,
+) -> int:
     """Delete what the plan says and note when to look at the rest again; return how many shards went."""
-    sweep = plan_sweep(due, releases, height)
+    sweep = plan_sweep(due, releases, height, signed)
     return engine.apply_sweep(sweep, height=height, again=Height(height + RECHECK_BLOCKS))
 
 
@@ -74,6 +123,8 @@ class Collector:
         self._questions = questions
         self._disk = disk
         self._every_blocks = every_blocks
+        self._after = b""
+        self._around_at = 0
         self.num_deleted = 0
         self.num_failed = 0
         """Sweeps that the chain did not answer."""
@@ -98,7 +149,25 @@ class Collector:
         loop = asyncio.get_running_loop()
         due = await loop.run_in_executor(self._disk, find_due, self._engine, height)
         releases = await loop.run_in_executor(self._questions, ask_releases, self._chain, due)
-        return await loop.run_in_executor(self._disk, finish_sweep, self._engine, due, releases, height)
+        signed = await loop.run_in_executor(self._questions, ask_signed, self._chain, due, releases, height)
+        count = await loop.run_in_executor(self._disk, finish_sweep, self._engine, due, releases, height, signed)
+        return count + await self._look_around(height)
+
+    async def _look_around(self, height: Height) -> int:
+        """Look at the next shards in order of their names, so that each is looked at every so often."""
+        loop = asyncio.get_running_loop()
+        if not self._after and height < self._around_at:
+            return 0
+        page = await loop.run_in_executor(
+            self._disk, lambda: self._engine.index.get_page(self._after, limit=SWEEP_SHARDS)
+        )
+        if not page:
+            self._after, self._around_at = b"", height + RECHECK_BLOCKS
+            return 0
+        releases = await loop.run_in_executor(self._questions, ask_releases, self._chain, page)
+        signed = await loop.run_in_executor(self._questions, ask_signed, self._chain, page, releases, height)
+        self._after = encode_key(page[-1].blob, page[-1].shard)
+        return await loop.run_in_executor(self._disk, finish_early, self._engine, page, releases, height, signed)
 
     async def _wait_for(self, height: Height | None) -> Height:
         watch = self._watch

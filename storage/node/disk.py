@@ -284,6 +284,9 @@ class Disk:
 
     def quarantine(self, blob: BlobId, shard: ShardIndex) -> None:
         """Move files that are not what they say out of the way; nothing of them is served or counted."""
+        if self._is_cold(blob, shard):
+            self.shelf.delete(blob, shard)
+        self.small.delete(blob, shard)
         for suffix in ("shard", "terms"):
             path = self._get_path(blob, shard, suffix)
             if path.exists():

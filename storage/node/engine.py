@@ -23,7 +23,16 @@ from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
 from da.folding import EncodingCheck
 from storage.core.errors import BadlyEncoded, RootMismatch, ShelfUnavailable, UnknownShard, UploadInterrupted
 from storage.core.expiry import HeldShard, Sweep, compute_first_due
-from storage.core.quota import Quota, compute_charge_bytes, release, release_charge, reserve, reserve_charge, with_used
+from storage.core.quota import (
+    Quota,
+    compute_charge_bytes,
+    release,
+    release_charge,
+    reserve,
+    reserve_charge,
+    reserve_repair,
+    with_used,
+)
 from storage.core.records import ShardRecord, ShardTerms
 from storage.core.tiers import POLICIES, Durability, is_stronger
 from storage.node.body import ShardReader
@@ -180,14 +189,19 @@ class StoreEngine:
             self._quota = with_used(self._quota, used)
 
     @contextmanager
-    def upload(self, offer: ShardOffer) -> Iterator[Upload]:
+    def upload(self, offer: ShardOffer, *, is_repair: bool = False) -> Iterator[Upload]:
         """Reserve room and give a staging file; leaving the block gives back what was not committed.
+
+        A repair brings back what was promised before: the capacity is not in its way.
 
         Raises: QuotaExceeded, StoreBusy, DiskFull before anything is read.
         """
         free = self.disk.get_free_bytes()
         with self._lock:
-            self._quota = reserve(self._quota, offer.shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
+            if is_repair:
+                self._quota = reserve_repair(self._quota, offer.shard_bytes, free_bytes=free)
+            else:
+                self._quota = reserve(self._quota, offer.shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
         self._record("admitted", offer)
         try:
             staged = self.disk.create_staging()
@@ -327,6 +341,12 @@ class StoreEngine:
         self.refresh_quota()
         self.trace.record("batch", shards=len(offers), tier=offers[0].tier.name.lower())
         self._fault("after-index")
+
+    def quarantine(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Take a damaged shard out of service; its record stays, so that its room does, and repair replaces it."""
+        with self._publish_lock:
+            self.disk.quarantine(blob, shard)
+        self.losses.add(blob, shard, "damaged")
 
     def get_header(self, blob: BlobId) -> bytes:
         """Return the encoded header of a blob of which some shard is kept.

@@ -11,12 +11,13 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import lmdb
 
-from da.core.types import BlobId, Height, ShardIndex
+from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
 from storage.core.errors import DiskFull, IndexFull, MalformedRecord
 from storage.core.expiry import HeldShard
 from storage.core.quota import compute_charge_bytes
@@ -41,6 +42,7 @@ PAGE_RECORDS = 1024
 
 _USED = b"used_bytes"
 _SHARDS = b"num_shards"
+_TIERS = tuple(b"tier_bytes_%d" % tier for tier in Tier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class IndexTotals:
     used_bytes: int
     """Charged bytes of all records."""
     num_shards: int
+    tier_bytes: tuple[int, ...] = ()
+    """Charged bytes by tier."""
 
 
 class Index:
@@ -80,7 +84,11 @@ class Index:
     def get_totals(self) -> IndexTotals:
         """Return the counters."""
         with self._lock, self._env.begin() as txn:
-            return IndexTotals(used_bytes=self._count(txn, _USED), num_shards=self._count(txn, _SHARDS))
+            return IndexTotals(
+                used_bytes=self._count(txn, _USED),
+                num_shards=self._count(txn, _SHARDS),
+                tier_bytes=tuple(self._count(txn, name) for name in _TIERS),
+            )
 
     def get(self, blob: BlobId, shard: ShardIndex) -> ShardRecord | None:
         """Return a shard's record, None where there is none.
@@ -185,18 +193,60 @@ class Index:
                 return
             start = page[-1][0] + b"\x00"
 
+    def get_blobs_of_epoch(self, epoch: Epoch, *, after: bytes, limit: int) -> list[BlobId]:
+        """Return blobs whose shards are kept for an epoch's committee, ascending, each once, behind ``after``."""
+        blobs: list[BlobId] = []
+        start = after + b"\xff\xff\xff" if after else b""
+        with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+            found = cursor.set_range(start) if start else cursor.first()
+            while found and len(blobs) < limit:
+                blob = decode_key(bytes(cursor.key()))[0]
+                try:
+                    record = decode_record(bytes(cursor.value()))
+                except MalformedRecord:
+                    record = None
+                if record is not None and record.epoch == epoch and (not blobs or blobs[-1] != blob):
+                    blobs.append(blob)
+                found = cursor.next()
+        return blobs
+
+    def get_blobs_with(self, shard: ShardIndex) -> list[BlobId]:
+        """Return blobs of which this very shard is kept."""
+        return [blob for blob, index, _ in self.iterate_keys() if index == shard]
+
+    def get_page(self, after: bytes, *, limit: int) -> list[HeldShard]:
+        """Return kept shards in order of their keys, behind the key ``after``; unreadable records are left out."""
+        page: list[HeldShard] = []
+        with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+            found = cursor.set_range(after + b"\0") if after else cursor.first()
+            while found and len(page) < limit:
+                blob, shard = decode_key(bytes(cursor.key()))
+                with suppress(MalformedRecord):  # the reconciliation at the next start sees to it
+                    page.append(HeldShard(blob=blob, shard=shard, expiry=decode_record(bytes(cursor.value())).expiry))
+                found = cursor.next()
+        return page
+
+    def get_epochs(self) -> set[Epoch]:
+        """Return the epochs for which something is kept."""
+        return {record.epoch for _, _, record in self.iterate_keys() if record is not None}
+
     def rebuild_counters(self) -> bool:
         """Recount from the records; return whether the counters had been right."""
-        used, num = 0, 0
+        used, num, tiers = 0, 0, [0 for _ in Tier]
         for _, _, record in self.iterate_keys():
             num += 1
-            used += 0 if record is None else compute_charge_bytes(record.shard_bytes)
+            charge = 0 if record is None else compute_charge_bytes(record.shard_bytes)
+            used += charge
+            if record is not None:
+                tiers[record.tier] += charge
         before = self.get_totals()
-        if (before.used_bytes, before.num_shards) == (used, num):
+        if before == IndexTotals(used_bytes=used, num_shards=num, tier_bytes=tuple(tiers)):
             return True
         with self._lock, self._env.begin(write=True) as txn:
             txn.put(_USED, used.to_bytes(8, "big"), db=self._counters)
             txn.put(_SHARDS, num.to_bytes(8, "big"), db=self._counters)
+            for name, value in zip(_TIERS, tiers, strict=True):
+                txn.put(name, value.to_bytes(8, "big"), db=self._counters)
         return False
 
     def _replace(self, txn: lmdb.Transaction, blob: BlobId, shard: ShardIndex, record: ShardRecord | None) -> None:
@@ -211,11 +261,13 @@ class Index:
                 pass  # It was counted as nothing; its due entry is skipped when it comes up.
             else:
                 used -= compute_charge_bytes(before.shard_bytes)
+                self._add(txn, before.tier, -compute_charge_bytes(before.shard_bytes))
                 txn.delete(encode_due_key(before.due, blob, shard), db=self._due)
             txn.delete(key, db=self._shards)
         if record is not None:
             num += 1
             used += compute_charge_bytes(record.shard_bytes)
+            self._add(txn, record.tier, compute_charge_bytes(record.shard_bytes))
             txn.put(key, encode_record(record), db=self._shards)
             txn.put(encode_due_key(record.due, blob, shard), b"", db=self._due)
         txn.put(_USED, used.to_bytes(8, "big"), db=self._counters)
@@ -244,6 +296,10 @@ class Index:
     def _grow(self) -> None:
         self._map_bytes += DELETE_HEADROOM_BYTES
         self._env.set_mapsize(self._map_bytes)
+
+    def _add(self, txn: lmdb.Transaction, tier: Tier, charge: int) -> None:
+        value = max(0, self._count(txn, _TIERS[tier]) + charge)
+        txn.put(_TIERS[tier], value.to_bytes(8, "big"), db=self._counters)
 
     def _count(self, txn: lmdb.Transaction, name: bytes) -> int:
         value = txn.get(name, db=self._counters)

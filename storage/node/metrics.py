@@ -36,6 +36,21 @@ class Metrics:
                 ("failed_sweeps", "Sweeps of the collector that the chain did not answer."),
                 ("lost_shards", "Shards in the index that were not on disk at start."),
                 ("quarantined_shards", "Files found at start that were not what they say."),
+                ("losses", "Shards noticed missing or damaged since start."),
+                ("repaired_shards", "Shards rebuilt from others."),
+                ("failed_repairs", "Rebuilds that found too few good shards."),
+                ("repair_read_bytes", "Bytes read from others for rebuilding."),
+                ("repair_rebuilt_bytes", "Bytes rebuilt."),
+                ("scrubbed_shards", "Shards read again and right."),
+                ("damaged_shards", "Shards read again and wrong."),
+                ("audit_leaves_good", "Leaves that other nodes proved."),
+                ("audit_leaves_failed", "Leaves that other nodes could not prove."),
+                ("audit_folds_judged", "Blobs whose shards were audited as a whole."),
+                ("audit_liars_named", "Seats found to keep other bytes than they signed for."),
+                ("challenges_answered", "Challenges on the chain that were answered."),
+                ("challenges_failed", "Tries to answer a challenge that failed."),
+                ("earned_wei", "What the chain has paid this node."),
+                ("bond_wei", "What this node can lose."),
             )
         }
 
@@ -51,6 +66,21 @@ class Metrics:
             "failed_sweeps": collector["failed_sweeps"],
             "lost_shards": found["lost"],
             "quarantined_shards": found["quarantined"],
+            "losses": status["repair"]["losses"],
+            "repaired_shards": status["repair"]["rebuilt"],
+            "failed_repairs": status["repair"]["failed"],
+            "repair_read_bytes": status["repair"]["bytes_read"],
+            "repair_rebuilt_bytes": status["repair"]["bytes_rebuilt"],
+            "scrubbed_shards": status["scrub"]["scrubbed"],
+            "damaged_shards": status["scrub"]["damaged"],
+            "audit_leaves_good": status["audits"]["leaves_good"],
+            "audit_leaves_failed": status["audits"]["leaves_failed"],
+            "audit_folds_judged": status["audits"]["folds_judged"],
+            "audit_liars_named": status["audits"]["liars_named"],
+            "challenges_answered": status["audits"]["challenges_answered"],
+            "challenges_failed": status["audits"]["challenges_failed"],
+            "earned_wei": status["income"]["earned_wei"] or 0,
+            "bond_wei": status["income"]["bond_wei"] or 0,
         }
         for name, gauge in self._gauges.items():
             gauge.set(values[name])

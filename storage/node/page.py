@@ -19,17 +19,18 @@ def render_page(status: dict[str, Any]) -> str:
     percent = min(100, 100 * space["used_bytes"] // max(1, space["capacity_bytes"]))
     sections = "".join(
         f"<h2>{escape(name.replace('_', ' '))}</h2><table>{_render_rows(status[name])}</table>"
-        for name in ("node", "chain", "space", "collector", "found_at_start")
+        for name in ("node", "income", "chain", "space", "repair", "scrub", "audits", "collector", "found_at_start")
     )
-    tiers = ", ".join(
-        f"{tier['name']} ({tier['durability']})" if tier["is_served"] else f"{tier['name']} (not yet)"
+    tiers = "".join(
+        f"<tr><td>{escape(tier['name'])}</td><td>{tier['used_bytes']:,} bytes, {escape(tier['durability'])}, "
+        f"on {escape(tier['medium'])}, repair {escape(tier['repair'])}</td></tr>"
         for tier in status["tiers"]
     )
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>Storage node</title><style>{_STYLE}</style><h1>Storage node</h1>"
         f"<p>{percent} % of {space['capacity_bytes']:,} bytes used, {space['num_shards']:,} shards</p>"
-        f"<div class=bar><div style='width:{percent}%'></div></div><p>Tiers: {escape(tiers)}</p>{sections}"
+        f"<div class=bar><div style='width:{percent}%'></div></div><h2>tiers</h2><table>{tiers}</table>{sections}"
         "<p><a href=/v1/status>JSON</a> <a href=/metrics>metrics</a></p></html>"
     )
 
@@ -42,6 +43,8 @@ def _render_rows(values: dict[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {count}" for name, count in value.items()) or "-"
     if isinstance(value, bool) or not isinstance(value, int):
         return "-" if value is None else str(value)
     return f"{value:,}"

@@ -13,10 +13,11 @@ from eth_abi.exceptions import DecodingError
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
 from contracts.bindings.sender import Sender
-from contracts.bindings.types import StorageNode
-from da.core.types import BlobId, Committee, Epoch, Height
+from contracts.bindings.types import BlobState, Challenge, NodeAccount, StorageNode
+from da.core.types import BlobId, Committee, Epoch, Height, Tier
 from storage.committees import make_committee
 from storage.core.errors import ChainUnreachable
+from storage.core.repair import BlobFacts
 
 T = TypeVar("T")
 
@@ -55,6 +56,29 @@ class RpcChain:
             raise ChainUnreachable(f"releaseHeights answered {len(heights)} heights for {len(blobs)} blobs")
         return heights
 
+    def get_signed_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
+        """Return until when each blob's newest certified receipts bind, 0 where unknown."""
+        heights = _ask(lambda: self._client.storage.signed_heights(tuple(blobs)))
+        if len(heights) != len(blobs):
+            raise ChainUnreachable(f"signedHeights answered {len(heights)} heights for {len(blobs)} blobs")
+        return heights
+
+    def get_committee(self, epoch: Epoch) -> Committee:
+        """Return any epoch's committee; URLs are asked anew, as nodes may move."""
+        return self._fetch(epoch)
+
+    def get_facts(self, blob: BlobId) -> BlobFacts:
+        """Return what the chain says of a blob."""
+        info = _ask(lambda: self._client.storage.blob(blob))
+        return BlobFacts(
+            blob=blob,
+            tier=Tier(info.tier),
+            epoch=Epoch(info.epoch),
+            expiry=Height(info.expiry_height),
+            release=Height(info.release_height),
+            is_live=info.state is BlobState.LIVE,
+        )
+
     def _fetch(self, epoch: Epoch) -> Committee:
         return make_committee(epoch, _ask(lambda: self._client.storage.committee(epoch)))
 
@@ -62,19 +86,21 @@ class RpcChain:
 class RpcRegistration:
     """RegistrationPort over contracts.bindings."""
 
-    def __init__(self, client: ChainClient, sender: Sender) -> None:
-        """Send as ``sender``."""
+    def __init__(self, client: ChainClient, sender: Sender, *, bond: int = 0) -> None:
+        """Send as ``sender``; a registration brings ``bond`` wei, or what the chain asks for where that is more."""
         self._client = client
         self._sender = sender
+        self._bond = bond
 
     def get_node(self) -> StorageNode:
         """Return the operator's node."""
         return _ask(lambda: self._client.storage.node(self._sender.address))
 
     def get_funds(self) -> tuple[int, int]:
-        """Return the balance and what registration may cost, at twice the present gas price."""
+        """Return the balance and what registration may cost, at twice the present gas price, the bond included."""
         price = int(_ask(lambda: self._client.request("eth_gasPrice")), 16)
-        return _ask(lambda: self._client.balance(self._sender.address)), 2 * price * REGISTRATION_GAS
+        needed = 2 * price * REGISTRATION_GAS + self._compute_bond()
+        return _ask(lambda: self._client.balance(self._sender.address)), needed
 
     def get_genesis_hash(self) -> bytes:
         """Return the 32 bytes that the key proof is bound to."""
@@ -82,11 +108,38 @@ class RpcRegistration:
 
     def register(self, *, url: str, key: bytes, key_proof: bytes, capacity_bytes: int) -> None:
         """Send registerNode and wait for its block."""
-        self._sender.send("Storage", "registerNode", url, key, key_proof, capacity_bytes)
+        bond = self._compute_bond()
+        self._sender.send("Storage", "registerNode", url, key, key_proof, capacity_bytes, value=bond)
 
     def update(self, *, url: str, capacity_bytes: int) -> None:
         """Send updateNode and wait for its block."""
         self._sender.send("Storage", "updateNode", url, capacity_bytes)
+
+    def _compute_bond(self) -> int:
+        """Return what is missing to the wanted bond."""
+        wanted = max(self._bond, _ask(self._client.storage.node_terms).node_bond)
+        return max(0, wanted - _ask(lambda: self._client.storage.node_account(self._sender.address)).bond)
+
+
+class RpcChallenges:
+    """ChallengePort over contracts.bindings."""
+
+    def __init__(self, client: ChainClient, sender: Sender) -> None:
+        """Answer as ``sender``."""
+        self._client = client
+        self._sender = sender
+
+    def get_challenges(self) -> tuple[Challenge, ...]:
+        """Return the node's open challenges."""
+        return _ask(lambda: self._client.storage.challenges_of(self._sender.address))
+
+    def answer(self, challenge: Challenge, *, header: bytes, leaf: bytes, proof: bytes) -> None:
+        """Send answerChallenge and wait for its block."""
+        self._sender.send("Storage", "answerChallenge", challenge.blob, challenge.seat, header, leaf, proof)
+
+    def get_account(self) -> NodeAccount:
+        """Return the node's bond and book."""
+        return _ask(lambda: self._client.storage.node_account(self._sender.address))
 
 
 def _ask(question: Callable[[], T]) -> T:

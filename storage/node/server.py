@@ -49,6 +49,7 @@ from storage.core.ranges import parse_range
 from storage.node.admission import Admission
 from storage.node.bulk import BulkServer
 from storage.node.engine import ShardOffer, StoreEngine
+from storage.node.keeping_api import KeepingApi
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
 from storage.node.status import NodeState
@@ -110,6 +111,7 @@ class Server:
         app.router.add_get(STATUS_PATH, self.get_status)
         app.router.add_get(METRICS_PATH, self.get_metrics)
         app.router.add_get("/", self.get_page)
+        KeepingApi(self._engine, self._executor).add_routes(app)
         return app
 
     def make_bulk(self) -> BulkServer:

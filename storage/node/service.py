@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,8 +22,10 @@ from pathlib import Path
 from aiohttp import web
 
 from storage.core.errors import AddressTaken, HomeInUse, StorageError, WrongChain
+from storage.node.answerer import Answerer
+from storage.node.auditor import Auditor
 from storage.node.boot import is_new_boot, note_boot
-from storage.node.chain_port import ChainPort
+from storage.node.chain_port import ChainPort, ChallengePort, KeepingPort
 from storage.node.collector import Collector
 from storage.node.daemon_thread import DaemonThread
 from storage.node.engine import DEFAULT_FLOOR_BYTES, Fault, StoreEngine, no_fault
@@ -30,9 +33,11 @@ from storage.node.index import DEFAULT_MAP_BYTES
 from storage.node.keys import ReceiptKey
 from storage.node.reconcile import Reconciliation, reconcile
 from storage.node.registration import Registration, RegistrationPort, RegistrationState, ensure_registered
+from storage.node.repairer import Repairer
+from storage.node.scrubber import Scrubber
 from storage.node.server import SOCKET_BYTES, Server
 from storage.node.shelf import Shelf
-from storage.node.status import NodeState
+from storage.node.status import Keepers, NodeState
 from storage.node.trace import MemoryTrace, Trace
 from storage.node.watch import ChainWatch
 from storage.whole_file import create_whole
@@ -77,6 +82,12 @@ class NodeConfig:
     """URL of the bucket for cold shards, e.g. ``s3://bucket/prefix``; None: append segments in the home."""
     cold_bucket_options: tuple[tuple[str, str], ...] = ()
     """What overrides the environment for the bucket: endpoint, region, ..."""
+    repair_bytes_per_second: int = 64 << 20
+    """What repair may read from others; half of it, what scrubbing may read from the own disk."""
+    repair_every_blocks: int = 100
+    """Between two comparisons of inventories (30 s)."""
+    audit_every_blocks: int = 100
+    """Between two audits of others."""
     extra_codes: tuple[tuple[int, int], ...] = ()
     """Codes (k, n) that are taken beside the committees' own."""
     funds_deadline_seconds: float = 300.0
@@ -102,6 +113,8 @@ async def run_node(
     key: ReceiptKey,
     *,
     registration: RegistrationPort | None = None,
+    keeping: KeepingPort | None = None,
+    challenges: ChallengePort | None = None,
     address: str | None = None,
     trace: Trace | None = None,
     fault: Fault = no_fault,
@@ -110,11 +123,15 @@ async def run_node(
 ) -> None:
     """Run a node until SIGTERM, SIGINT or ``stop``; ``on_listen`` is told its URL.
 
+    Without ``keeping`` it neither repairs nor audits; without ``challenges`` it does not answer for itself.
+
     Raises: HomeInUse, WrongChain, NotFunded, WrongReceiptKey, ContractError, AddressTaken.
     """
     config.home.mkdir(parents=True, exist_ok=True)
     with lock_home(config.home):
-        node = _Node(config, chain, key, address=address, trace=trace, fault=fault)
+        node = _Node(
+            config, chain, key, keeping=keeping, challenges=challenges, address=address, trace=trace, fault=fault
+        )
         try:
             await node.run(registration, on_listen, stop or asyncio.Event())
         finally:
@@ -128,6 +145,8 @@ class _Node:
         chain: ChainPort,
         key: ReceiptKey,
         *,
+        keeping: KeepingPort | None,
+        challenges: ChallengePort | None,
         address: str | None,
         trace: Trace | None,
         fault: Fault,
@@ -159,8 +178,26 @@ class _Node:
             disk=self._disk_threads,
             every_blocks=config.collect_every_blocks,
         )
+        self._scrubber = Scrubber(
+            self._engine, disk=self._disk_threads, bytes_per_second=max(1, config.repair_bytes_per_second // 2)
+        )
+        self._repairer: Repairer | None = None
+        self._auditor: Auditor | None = None
+        if keeping is not None:
+            self._repairer, self._auditor = self._make_keepers(keeping, key)
+        self._answerer = (
+            Answerer(self._engine, challenges, poll_seconds=config.poll_seconds) if challenges is not None else None
+        )
         self._state = NodeState(
-            engine=self._engine, watch=self._watch, collector=self._collector, key=key, address=address, found=found
+            engine=self._engine,
+            watch=self._watch,
+            collector=self._collector,
+            key=key,
+            address=address,
+            found=found,
+            keepers=Keepers(
+                scrubber=self._scrubber, repairer=self._repairer, auditor=self._auditor, answerer=self._answerer
+            ),
         )
         self._server = Server(
             self._state,
@@ -172,6 +209,30 @@ class _Node:
         )
         self._bulk = self._server.make_bulk()
         self._stop_registration = threading.Event()
+
+    def _make_keepers(self, keeping: KeepingPort, key: ReceiptKey) -> tuple[Repairer, Auditor]:
+        config = self._config
+        repairer = Repairer(
+            self._engine,
+            keeping,
+            self._watch,
+            key.public,
+            questions=self._chain_thread,
+            disk=self._disk_threads,
+            bytes_per_second=config.repair_bytes_per_second,
+            every_blocks=config.repair_every_blocks,
+        )
+        auditor = Auditor(
+            self._engine,
+            keeping,
+            self._watch,
+            key.public,
+            questions=self._chain_thread,
+            disk=self._disk_threads,
+            every_blocks=config.audit_every_blocks,
+            chance=random.SystemRandom(),
+        )
+        return repairer, auditor
 
     async def run(
         self, port: RegistrationPort | None, on_listen: Callable[[str], None] | None, stop: asyncio.Event
@@ -222,7 +283,13 @@ class _Node:
             asyncio.create_task(self._collector.run()),
             asyncio.create_task(self._check_chain()),
             asyncio.create_task(self._register(port)),
+            asyncio.create_task(self._scrubber.run()),
+            asyncio.create_task(self._answer()),
         ]
+        if self._repairer is not None:
+            tasks.append(asyncio.create_task(self._repairer.run()))
+        if self._auditor is not None:
+            tasks.append(asyncio.create_task(self._auditor.run()))
         waiting = asyncio.create_task(stop.wait())
         try:
             pending = {*tasks, waiting}
@@ -266,6 +333,15 @@ class _Node:
             await asyncio.get_running_loop().run_in_executor(
                 thread, lambda: ensure_registered(port, wanted, stop=self._stop_registration, report=report)
             )
+        finally:
+            thread.shutdown()
+
+    async def _answer(self) -> None:
+        if self._answerer is None:
+            return
+        thread = DaemonThread("challenges")
+        try:
+            await asyncio.get_running_loop().run_in_executor(thread, self._answerer.run, self._stop_registration)
         finally:
             thread.shutdown()
 

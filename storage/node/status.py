@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from da.bulk import BULK_PORT_KEY
 from storage.core.tiers import POLICIES
+from storage.node.answerer import Answerer
+from storage.node.auditor import AuditCounts, Auditor
 from storage.node.collector import Collector
 from storage.node.engine import StoreEngine
 from storage.node.keys import ReceiptKey
 from storage.node.reconcile import Reconciliation
 from storage.node.registration import RegistrationState
+from storage.node.repairer import RepairCounts, Repairer
+from storage.node.scrubber import Scrubber
 from storage.node.watch import ChainWatch, get_my_seats
+
+NEVER = 2**64 - 1
+"""The chain's height for a bond that is not about to be free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepers:
+    """The parts that see to it that shards stay; None: this node runs without."""
+
+    scrubber: Scrubber | None = None
+    repairer: Repairer | None = None
+    auditor: Auditor | None = None
+    answerer: Answerer | None = None
 
 
 class NodeState:
@@ -27,6 +44,7 @@ class NodeState:
         key: ReceiptKey,
         address: str | None,
         found: Reconciliation,
+        keepers: Keepers | None = None,
     ) -> None:
         """Read from these; they are the parts of one node."""
         self.engine = engine
@@ -36,6 +54,7 @@ class NodeState:
         self.address = address
         """The operator's chain account, None where the node does not register itself."""
         self.found = found
+        self.keepers = keepers if keepers is not None else Keepers()
         self.url = ""
         """Where clients reach it; known once it listens."""
         self.bulk_port: int | None = None
@@ -44,7 +63,7 @@ class NodeState:
 
     def get_status(self) -> dict[str, Any]:
         """Return the status; sizes in bytes, heights in blocks."""
-        quota = self.engine.get_quota()
+        quota, totals = self.engine.get_quota(), self.engine.index.get_totals()
         view = self.watch.view
         return {
             BULK_PORT_KEY: self.bulk_port,
@@ -70,12 +89,63 @@ class NodeState:
                 "used_bytes": quota.used_bytes,
                 "reserved_bytes": quota.reserved_bytes,
                 "free_disk_bytes": self.engine.disk.get_free_bytes(),
-                "num_shards": self.engine.index.get_totals().num_shards,
+                "num_shards": totals.num_shards,
             },
             "tiers": [
-                {"name": policy.tier.name.lower(), "durability": policy.durability, "is_served": policy.is_served}
-                for policy in POLICIES.values()
+                {
+                    "name": policy.tier.name.lower(),
+                    "durability": policy.durability,
+                    "medium": policy.medium,
+                    "repair": policy.repair,
+                    "is_served": policy.is_served,
+                    "used_bytes": used_bytes,
+                }
+                for policy, used_bytes in zip(POLICIES.values(), totals.tier_bytes, strict=True)
             ],
+            "repair": self._get_repair(),
+            "scrub": self._get_scrub(),
+            "audits": self._get_audits(),
+            "income": self._get_income(),
             "collector": {"deleted": self.collector.num_deleted, "failed_sweeps": self.collector.num_failed},
             "found_at_start": asdict(self.found),
+        }
+
+    def _get_repair(self) -> dict[str, Any]:
+        repairer = self.keepers.repairer
+        losses = self.engine.losses.get_counts()
+        return {
+            "is_running": repairer is not None,
+            "losses": sum(losses.values()),
+            **(asdict(repairer.counts) if repairer is not None else asdict(RepairCounts())),
+        }
+
+    def _get_scrub(self) -> dict[str, int]:
+        scrubber = self.keepers.scrubber
+        return {
+            "scrubbed": scrubber.num_scrubbed if scrubber is not None else 0,
+            "damaged": scrubber.num_damaged if scrubber is not None else 0,
+        }
+
+    def _get_audits(self) -> dict[str, Any]:
+        auditor, answerer = self.keepers.auditor, self.keepers.answerer
+        counts = auditor.counts if auditor is not None else AuditCounts()
+        return {
+            "leaves_good": counts.leaves_good,
+            "leaves_failed": counts.leaves_failed,
+            "folds_judged": counts.folds_judged,
+            "liars_named": counts.liars_named,
+            "faults_by_node": dict(counts.faults),
+            "challenges_answered": answerer.num_answered if answerer is not None else 0,
+            "challenges_failed": answerer.num_failed if answerer is not None else 0,
+        }
+
+    def _get_income(self) -> dict[str, int | None]:
+        account = self.keepers.answerer.account if self.keepers.answerer is not None else None
+        if account is None:
+            return {"earned_wei": None, "bond_wei": None, "num_faults": None, "bond_free_height": None}
+        return {
+            "earned_wei": account.earned,
+            "bond_wei": account.bond,
+            "num_faults": account.num_faults,
+            "bond_free_height": account.free_height if account.free_height < NEVER else None,
         }

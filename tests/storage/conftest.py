@@ -25,6 +25,7 @@ from da.core.blob import BlobHeader, compute_blob_id, encode_header
 from da.core.merkle import compute_root
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from storage.core.errors import ChainUnreachable
+from storage.core.repair import BlobFacts
 from storage.node.collector import Collector
 from storage.node.engine import ShardOffer, StoreEngine
 from storage.node.keys import ReceiptKey
@@ -46,6 +47,8 @@ class FakeChain:
     height: int = 100
     committees: tuple[Committee, ...] = ()
     releases: dict[bytes, int] = field(default_factory=dict)
+    signed: dict[bytes, int] = field(default_factory=dict)
+    facts: dict[bytes, BlobFacts] = field(default_factory=dict)
     is_down: bool = False
     asked: list[tuple[BlobId, ...]] = field(default_factory=list)
 
@@ -65,6 +68,26 @@ class FakeChain:
         self._check()
         self.asked.append(tuple(blobs))
         return tuple(self.releases.get(blob, 0) for blob in blobs)
+
+    def get_signed_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
+        self._check()
+        return tuple(self.signed.get(blob, 0) for blob in blobs)
+
+    def get_committee(self, epoch: Epoch) -> Committee:
+        self._check()
+        for committee in self.committees:
+            if committee.epoch == epoch:
+                return committee
+        return Committee(epoch=epoch, seats=())
+
+    def get_facts(self, blob: BlobId) -> BlobFacts:
+        self._check()
+        found = self.facts.get(blob)
+        if found is None:
+            return BlobFacts(
+                blob=blob, tier=Tier.HOT, epoch=Epoch(0), expiry=Height(0), release=Height(0), is_live=False
+            )
+        return replace(found, is_live=found.release > self.height)
 
     def _check(self) -> None:
         if self.is_down:
@@ -258,6 +281,8 @@ class Fleet:
             "height": 100,
             "committees": [],
             "releases": {},
+            "signed": {},
+            "facts": {},
             "is_down": False,
             "hang_seconds": 0,
         }
@@ -295,7 +320,14 @@ class Fleet:
         return nodes
 
     def _launch(
-        self, name: str, *, port: int = 0, kill_at: str = "never", kill_passes: int = 1, capacity: int = 1 << 28
+        self,
+        name: str,
+        *,
+        port: int = 0,
+        kill_at: str = "never",
+        kill_passes: int = 1,
+        capacity: int = 1 << 28,
+        is_keeping: bool = False,
     ) -> tuple[Path, subprocess.Popen[str]]:
         config = self._root / f"{name}.{secrets.token_hex(4)}.json"
         values = {
@@ -305,6 +337,7 @@ class Fleet:
             "capacity_bytes": capacity,
             "kill_at": kill_at,
             "kill_passes": kill_passes,
+            "is_keeping": is_keeping,
         }
         config.write_text(json.dumps(values))
         with (self._root / f"{name}.log").open("a") as log:

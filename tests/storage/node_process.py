@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex
+from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from storage.core.errors import ChainUnreachable
+from storage.core.repair import BlobFacts
 from storage.node.keys import load_or_create_receipt_key
 from storage.node.service import NodeConfig, run_node
 from storage.node.trace import FileTrace
@@ -53,6 +54,28 @@ class FileChain:
     def get_release_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
         releases = self._load()["releases"]
         return tuple(releases.get(blob.hex(), 0) for blob in blobs)
+
+    def get_signed_heights(self, blobs: Sequence[BlobId]) -> tuple[int, ...]:
+        signed = self._load()["signed"]
+        return tuple(signed.get(blob.hex(), 0) for blob in blobs)
+
+    def get_committee(self, epoch: Epoch) -> Committee:
+        for committee in self.get_committees():
+            if committee.epoch == epoch:
+                return committee
+        return Committee(epoch=epoch, seats=())
+
+    def get_facts(self, blob: BlobId) -> BlobFacts:
+        value = self._load()
+        tier, epoch, release = value["facts"].get(blob.hex(), (0, 0, 0))
+        return BlobFacts(
+            blob=blob,
+            tier=Tier(tier),
+            epoch=Epoch(epoch),
+            expiry=Height(release),
+            release=Height(release),
+            is_live=release > value["height"],
+        )
 
     def _load(self) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(self._path.read_text())
@@ -90,6 +113,7 @@ def main() -> None:
     def on_listen(url: str) -> None:
         print(json.dumps({"url": url, "key": key.public.hex()}), flush=True)
 
+    chain = FileChain(Path(config["chain"]))
     asyncio.run(
         run_node(
             NodeConfig(
@@ -99,9 +123,12 @@ def main() -> None:
                 capacity_bytes=config["capacity_bytes"],
                 poll_seconds=0.05,
                 collect_every_blocks=1,
+                repair_every_blocks=1,
+                audit_every_blocks=1,
             ),
-            FileChain(Path(config["chain"])),
+            chain,
             key,
+            keeping=chain if config.get("is_keeping") else None,
             trace=FileTrace(home / "trace.jsonl"),
             fault=KillAt(config["kill_at"], config["kill_passes"]),
             on_listen=on_listen,

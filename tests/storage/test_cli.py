@@ -22,7 +22,7 @@ from da.client import RetrieveReport
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
 from da.sealing import load_secret, seal
 from storage import cli, node_cli
-from storage.cli import format_wei
+from storage.amounts import format_wei
 from storage.core.errors import StorageError, UnknownBlob, WrongChain
 from storage.node.keys import load_or_create_receipt_key
 from storage.node.service import NodeConfig, bind_home

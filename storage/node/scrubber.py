@@ -1,0 +1,72 @@
+"""Reads every kept shard again and again, at a gentle rate, and hashes it (SPEC.md 11): bits rot, files vanish.
+
+A shard that does not hash to its root is quarantined and noted as a loss; one that is gone is noted too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from functools import partial
+
+from da.core.types import BlobId, ShardIndex
+from storage.core.errors import ShelfUnavailable, UnknownShard
+from storage.core.records import encode_key
+from storage.node.engine import StoreEngine
+from storage.node.pacing import Pacer
+from storage.node.proofs import is_intact
+from storage.node.threads import run_in
+
+log = logging.getLogger(__name__)
+
+PAGE_SHARDS = 64
+"""Names taken from the index at once."""
+
+PAUSE_SECONDS = 1.0
+"""Between two rounds over an index that holds little."""
+
+
+class Scrubber:
+    """Scrubs for ever, in one event loop."""
+
+    def __init__(self, engine: StoreEngine, *, disk: Executor, bytes_per_second: int) -> None:
+        """Read at most ``bytes_per_second``."""
+        self._engine = engine
+        self._disk = disk
+        self._pacer = Pacer(bytes_per_second)
+        self.num_scrubbed = 0
+        """Shards that were read and right."""
+        self.num_damaged = 0
+        """Shards that were not."""
+
+    async def run(self) -> None:
+        """Scrub until cancelled."""
+        after = b""
+        while True:
+            page = await run_in(self._disk, partial(self._engine.index.get_page, after, limit=PAGE_SHARDS))
+            for held in page:
+                record = await run_in(self._disk, self._engine.index.get, held.blob, held.shard)
+                if record is None:
+                    continue
+                await self._pacer.wait(record.shard_bytes + 1)
+                try:
+                    is_right = await run_in(self._disk, is_intact, self._engine, held.blob, held.shard)
+                except UnknownShard:
+                    await run_in(self._disk, self._note_missing, held.blob, held.shard)
+                except (ShelfUnavailable, OSError) as error:
+                    log.warning("shard %d of blob %s was not scrubbed: %s", held.shard, held.blob.hex(), error)
+                else:
+                    self.num_scrubbed += is_right
+                    if not is_right:
+                        self.num_damaged += 1
+                        log.error("shard %d of blob %s is damaged: quarantined", held.shard, held.blob.hex())
+                        await run_in(self._disk, self._engine.quarantine, held.blob, held.shard)
+            after = encode_key(page[-1].blob, page[-1].shard) if page else b""
+            if not page:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    def _note_missing(self, blob: BlobId, shard: ShardIndex) -> None:
+        # Deleted in the meantime, or lost: the index knows.
+        if self._engine.index.get(blob, shard) is not None:
+            self._engine.losses.add(blob, shard, "missing")
