@@ -67,3 +67,13 @@ def find_node() -> Node | None:
     found = package / "bin" / "node"
     script = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     return Node(node=str(found), npm=(str(found), str(script))) if found.exists() and script.exists() else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what runs for minutes, unless ``-m soak`` asks for it."""
+    if "soak" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("soak") is not None]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]

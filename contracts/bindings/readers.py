@@ -76,6 +76,10 @@ class TrainingReader:
         """The agreed root of a version."""
         return cast(bytes, self._read("Training", "root", (run, version)))
 
+    def archive(self, run: int) -> tuple[int, bytes, tuple[bytes, ...]]:
+        """Rounds 0 .. numArchived-1 have left the state; value commits to their records."""
+        return cast("tuple[int, bytes, tuple[bytes, ...]]", self._read("Training", "archive", (run,)))
+
     def member(self, run: int, worker: str) -> Member:
         """A member."""
         return cast(Member, self._read("Training", "member", (run, worker)))

@@ -242,6 +242,14 @@ interface ITraining {
 
     error AlreadyCommitted(uint64 round, bytes32 digest);
 
+    /// @notice The round has been tried again; look at it and vote anew.
+    error StaleAttempt(uint32 expected, uint32 got);
+
+    /// @notice The round has left the state; a node that keeps history still answers.
+    error RoundArchived(uint64 run, uint64 round, uint64 firstKept);
+
+    error ReclaimTooEarly(uint64 expected, uint64 got);
+
     error AlreadyVoted(uint64 round, bytes32 root);
 
     error AlreadyRevealed(uint64 round);
@@ -319,6 +327,9 @@ interface ITraining {
     /// @notice Add the value sent to a run's escrow; anybody may.
     function fund(uint64 run) external payable;
 
+    /// @notice Owner: take the escrow of a run back that has been idle for 20 round times and recoverBlocks.
+    function reclaim(uint64 run) external;
+
     /// @notice Owner: change the allow-list.
     function allow(uint64 run, address[] calldata workers, bool isAllowed) external;
 
@@ -358,11 +369,20 @@ interface ITraining {
     /// @notice Sealed runs: show the key of the sender's payload.
     function reveal(uint64 run, uint64 round, bytes32 key) external;
 
-    /// @notice Vote for the root after the round, the refused updates, and propose rank and H (0: no proposal).
-    function attest(uint64 run, uint64 round, bytes32 root, uint256 refused, uint32 rank, uint32 localSteps) external;
+    /// @notice In the round's attempt (retries), vote for the root after the round, the refused updates, and propose
+    /// rank and H (0: no proposal).
+    function attest(
+        uint64 run,
+        uint64 round,
+        uint32 attempt,
+        bytes32 root,
+        uint256 refused,
+        uint32 rank,
+        uint32 localSteps
+    ) external;
 
     /// @notice Say which payloads cannot be had; no root vote.
-    function reportMissing(uint64 run, uint64 round, uint256 missing) external;
+    function reportMissing(uint64 run, uint64 round, uint32 attempt, uint256 missing) external;
 
     /// @notice Name the stored blob of one part of the state at a checkpoint version. Genesis: the owner.
     function checkpoint(uint64 run, uint64 version, uint32 part, bytes calldata certificate) external;
@@ -396,6 +416,9 @@ interface ITraining {
 
     /// @notice The agreed root of a version.
     function root(uint64 run, uint64 version) external view returns (bytes32 value);
+
+    /// @notice Rounds 0 .. numArchived-1 have left the state; value commits to their records.
+    function archive(uint64 run) external view returns (uint64 numArchived, bytes32 value, bytes32[] memory peaks);
 
     /// @notice A member.
     function member(uint64 run, address worker) external view returns (Member memory info);

@@ -314,7 +314,8 @@ class Chain:
         """Vote for the honest root of a round, or another."""
         for name in names:
             vote = self.honest_root(run, t, refused) if root is None else root
-            self.call("Training", "attest", run, t, vote, refused, 0, 0, sender=name)
+            attempt = self.struct("Training", "round", run, t)["retries"]
+            self.call("Training", "attest", run, t, attempt, vote, refused, 0, 0, sender=name)
 
     def honest_root(self, run: int, t: int, refused: int = 0) -> bytes:
         """Return what an honest voter computes: a hash of the head and of the counted digests."""

@@ -327,6 +327,8 @@ class World:
     def replay(self, book: RunBook, actor: Actor, target: int) -> bool:
         while actor.version < target:
             t = actor.version
+            if t < book.run.num_archived:
+                return False  # only a checkpoint helps
             round_ = book.get_round(t)
             if round_ is None or round_.state not in (RoundState.FINAL, RoundState.VOID):
                 return False
@@ -434,7 +436,7 @@ class World:
             return
         if actor.is_liar and self.rng.random() < 0.7:
             lie = compute_digest("lie", t, self.rng.choice(("together", actor.name)))
-            self.attempt(process_attest, actor.address, t, Root(lie), 0, 0, 0)
+            self.attempt(process_attest, actor.address, t, round_.retries, Root(lie), 0, 0, 0)
             return
         if not self.catch_up(actor, t):
             return
@@ -452,11 +454,12 @@ class World:
                 counted.append(update.digest)
         if missing:
             if round_.state == RoundState.ATTEST:
-                self.attempt(process_report_missing, actor.address, t, missing)
+                self.attempt(process_report_missing, actor.address, t, round_.retries, missing)
             return
         root = Root(compute_digest(actor.root, sorted(counted)))
         proposal = self.rng.choice((0, 8, 64))
-        self.attempt(process_attest, actor.address, t, root, refused, proposal, self.rng.choice((0, 10, 40)))
+        steps = self.rng.choice((0, 10, 40))
+        self.attempt(process_attest, actor.address, t, round_.retries, root, refused, proposal, steps)
 
     def play_block(self) -> None:
         """Fate, then every actor in random order, then the timers and the checks."""
@@ -484,6 +487,8 @@ class World:
     def lose_payload(self) -> None:
         book = self.book()
         t = self.rng.randrange(max(1, book.run.num_opened))
+        if t < book.run.num_archived:
+            return
         round_ = book.get_round(t)
         if round_ is not None and round_.order:
             self.lost.add(book.get_update(t, self.rng.choice(round_.order)).blob)

@@ -168,6 +168,7 @@ def test_nobody_acts_for_another() -> None:
     part = chain.certificate(make_hash("q"), tier=1)
     root = make_hash("r")
     matrix: list[tuple[str, tuple[Any, ...], dict[str, str | None]]] = [
+        ("reclaim", (run,), {"owner": "WrongRunState", "ann": "NotOwner", "eve": "NotOwner"}),
         ("allow", (run, [], True), {"owner": None, "ann": "NotOwner", "new": "NotOwner", "eve": "NotOwner"}),
         ("setParams", (run, run_params(numFragments=1)), {"owner": None, "ann": "NotOwner", "eve": "NotOwner"}),
         ("pause", (run,), {"owner": None, "ann": "NotOwner", "eve": "NotOwner"}),
@@ -189,12 +190,12 @@ def test_nobody_acts_for_another() -> None:
         ("reveal", (run, 0, root), {"owner": "WrongRoundState", "ann": "WrongRoundState", "eve": "WrongRoundState"}),
         (
             "attest",
-            (run, 0, root, 0, 0, 0),
+            (run, 0, 0, root, 0, 0, 0),
             {"owner": "NotEligible", "ann": None, "bob": None, "new": "NotEligible", "eve": "NotEligible"},
         ),
         (
             "reportMissing",
-            (run, 0, 1),
+            (run, 0, 0, 1),
             {"owner": "NotEligible", "ann": None, "bob": None, "new": "NotEligible", "eve": "NotEligible"},
         ),
         ("recordEvaluation", (run, 0, 1), {"owner": "NotMember", "ann": None, "new": None, "eve": "NotMember"}),
@@ -228,10 +229,10 @@ def test_huge_foreign_and_stale_indices_are_refused() -> None:
 
     assert refused("commit", run, top64, bytes(32), bytes(32), b"", 0, 0) == "UnknownRound"
     assert refused("commit", top64, 0, bytes(32), bytes(32), b"", 0, 0) == "UnknownRun"
-    assert refused("attest", run, 0, make_hash("r"), 2**256 - 1, 0, 0) == "BadMask"
-    assert refused("attest", run, 0, make_hash("r"), 0, top32, 0) == "BadParams"
-    assert refused("reportMissing", run, 0, 2**255) == "BadMask"
-    assert refused("reportMissing", run, 0, 0) == "BadMask"
+    assert refused("attest", run, 0, 0, make_hash("r"), 2**256 - 1, 0, 0) == "BadMask"
+    assert refused("attest", run, 0, 0, make_hash("r"), 0, top32, 0) == "BadParams"
+    assert refused("reportMissing", run, 0, 0, 2**255) == "BadMask"
+    assert refused("reportMissing", run, 0, 0, 0) == "BadMask"
     assert refused("checkpoint", run, 0, top32, part, sender="owner") == "UnknownPart"
     assert refused("checkpoint", run, top64, 0, part) == "UnknownVersion"
     assert refused("recordEvaluation", run, top64, 1) == "UnknownVersion"

@@ -221,7 +221,7 @@ def test_missing_payload_leaves_after_the_deadline(chain: Chain) -> None:
         chain.commit(run, 0, name)
     chain.advance()
     for name in ("ann", "bob"):
-        chain.call("Training", "reportMissing", run, 0, 0b100, sender=name)
+        chain.call("Training", "reportMissing", run, 0, 0, 0b100, sender=name)
     assert round_of(chain, run, 0)["numVotes"] == 2
     chain.advance(31)
     info = round_of(chain, run, 0)
@@ -245,7 +245,7 @@ def test_a_third_of_liars_cannot_win_by_withholding(chain: Chain) -> None:
     chain.advance()
     chain.attest(run, 0, *liars, root=make_hash("lie"))  # a third of E, the only root
     for name in honest:
-        chain.call("Training", "reportMissing", run, 0, 0b100000, sender=name)  # fay's payload
+        chain.call("Training", "reportMissing", run, 0, 0, 0b100000, sender=name)  # fay's payload
     chain.advance(31)
     info = round_of(chain, run, 0)
     assert (info["state"], info["retries"]) == (ATTEST, 1)
@@ -336,7 +336,7 @@ def test_a_vote_waits_for_the_round_before(chain: Chain) -> None:
         chain.attest(run, 1, "ann", root=make_hash("r"))
     assert twice.value.name == "AlreadyVoted"
     with pytest.raises(Reverted) as mask:
-        chain.call("Training", "reportMissing", run, 1, 0b100, sender="bob")
+        chain.call("Training", "reportMissing", run, 1, 0, 0b100, sender="bob")
     assert mask.value.name == "AlreadyVoted"
 
 
@@ -547,7 +547,7 @@ def test_rank_and_local_steps_follow_the_median_by_a_tenth(chain: Chain) -> None
         chain.advance()
         root = chain.honest_root(run, t)
         for name, rank in zip(names, proposals, strict=True):
-            chain.call("Training", "attest", run, t, root, 0, rank, 200, sender=name)
+            chain.call("Training", "attest", run, t, 0, root, 0, rank, 200, sender=name)
         chain.advance()
     info = run_of(chain, run)
     assert info["rank"] == 16

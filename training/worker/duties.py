@@ -81,10 +81,11 @@ class Duties:
                 if ballot.missing:
                     span.note = f"missing {ballot.missing:x}"
                     self._reported = (t, info.retries)
-                    self._parts.sender.send("reportMissing", self._parts.run, t, ballot.missing)
+                    self._parts.sender.send("reportMissing", self._parts.run, t, ballot.retries, ballot.missing)
                     LOG.warning("round %d: reported payloads as missing (bits %x)", t, ballot.missing)
                     return True
-                self._parts.sender.send("attest", self._parts.run, t, ballot.root, ballot.refused, 0, 0)
+                choice = (ballot.retries, ballot.root, ballot.refused)
+                self._parts.sender.send("attest", self._parts.run, t, *choice, 0, 0)
             except (ContractError, TransactionFailed) as error:
                 span.note = _name_of(error)
                 if _name_of(error) != "AlreadyVoted":

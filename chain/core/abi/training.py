@@ -166,6 +166,11 @@ TRAINING = Contract(
             fields(_RUN),
         ),
         payable("fund", fields(_RUN), "Add the value sent to a run's escrow; anybody may."),
+        call(
+            "reclaim",
+            fields(_RUN),
+            "Owner: take the escrow of a run back that has been idle for 20 round times and recoverBlocks.",
+        ),
         call("allow", fields(_RUN, "address[] workers", "bool isAllowed"), "Owner: change the allow-list."),
         call("setParams", fields(_RUN, (RUN_PARAMS, "params")), "Owner: change parameters from the next opening on."),
         call("pause", fields(_RUN), "Owner: open no further round; open ones end by their timers."),
@@ -195,11 +200,15 @@ TRAINING = Contract(
         call("reveal", fields(_RUN, _ROUND, "bytes32 key"), "Sealed runs: show the key of the sender's payload."),
         call(
             "attest",
-            fields(_RUN, _ROUND, "bytes32 root", "uint256 refused", "uint32 rank", "uint32 localSteps"),
-            "Vote for the root after the round, the refused updates, and propose rank and H (0: no proposal).",
+            fields(
+                _RUN, _ROUND, "uint32 attempt", "bytes32 root", "uint256 refused", "uint32 rank", "uint32 localSteps"
+            ),
+            "In the round's attempt (retries), vote for the root after the round, the refused updates, and propose rank and H (0: no proposal).",
         ),
         call(
-            "reportMissing", fields(_RUN, _ROUND, "uint256 missing"), "Say which payloads cannot be had; no root vote."
+            "reportMissing",
+            fields(_RUN, _ROUND, "uint32 attempt", "uint256 missing"),
+            "Say which payloads cannot be had; no root vote.",
         ),
         call(
             "checkpoint",
@@ -216,6 +225,12 @@ TRAINING = Contract(
         view("updates", fields(_RUN, _ROUND), fields((UPDATE, "list[]")), "All updates of a round in commit order."),
         view("votes", fields(_RUN, _ROUND), fields((VOTE, "list[]")), "All votes of a round's current attempt."),
         view("root", fields(_RUN, "uint64 version"), fields("bytes32 value"), "The agreed root of a version."),
+        view(
+            "archive",
+            fields(_RUN),
+            fields("uint64 numArchived", "bytes32 value", "bytes32[] peaks"),
+            "Rounds 0 .. numArchived-1 have left the state; value commits to their records.",
+        ),
         view("member", fields(_RUN, "address worker"), fields((MEMBER, "info")), "A member."),
         view("members", fields(_RUN), fields((MEMBER, "list[]")), "All members in order of joining."),
         view("isAllowed", fields(_RUN, "address worker"), fields("bool value"), "Whether a worker may join."),
@@ -328,6 +343,17 @@ TRAINING = Contract(
         error("StaleBase", "", "bytes32 expected", "bytes32 got"),
         error("UnknownRoot", "Not one of the last 2F roots.", "bytes32 head", "bytes32 got"),
         error("AlreadyCommitted", "", "uint64 round", "bytes32 digest"),
+        error(
+            "StaleAttempt", "The round has been tried again; look at it and vote anew.", "uint32 expected", "uint32 got"
+        ),
+        error(
+            "RoundArchived",
+            "The round has left the state; a node that keeps history still answers.",
+            "uint64 run",
+            "uint64 round",
+            "uint64 firstKept",
+        ),
+        error("ReclaimTooEarly", "", "uint64 expected", "uint64 got"),
         error("AlreadyVoted", "", "uint64 round", "bytes32 root"),
         error("AlreadyRevealed", "", "uint64 round"),
         error("WrongKey", "", "bytes32 expected", "bytes32 got"),

@@ -32,6 +32,7 @@ WRITE_GAS: dict[str, int] = {
     # Training
     "createRun": 200_000,
     "fund": 40_000,
+    "reclaim": 60_000,
     "allow": 30_000,
     "setParams": 60_000,
     "pause": 40_000,

@@ -3,7 +3,8 @@
 Keys under ``t/``: ``c`` number of runs; ``r`` run; ``x`` recipe; ``a`` run + worker allow-list; ``m`` run +
 worker member; ``i`` run + join index -> worker; ``E`` run roster of eligible members; ``L`` run last round;
 ``o`` run + t round; ``V`` run + t participants; ``u``/``v`` run + t + participant update/vote; ``R`` run +
-version root; ``k`` run + version checkpoint; ``e`` run + version evaluation; ``d`` height + run due index.
+version root; ``k`` run + version checkpoint; ``e`` run + version evaluation; ``A`` run accumulator of archived
+rounds; ``d`` height + run due index.
 Numbers in keys are big-endian u64 (participants one byte).  Invariant: a refused call has written nothing.
 """
 
@@ -14,9 +15,11 @@ from typing import TypeVar
 
 from chain.core.abi.refusal import Refusal
 from chain.core.abi.training import TRAINING_ADDRESS
+from chain.core.accumulator import EMPTY_ACCUMULATOR, Accumulator
 from chain.core.record_codec import RecordCodec, pack, unpack
 from chain.core.rounds.records import (
     Checkpoint,
+    CheckpointState,
     Evaluation,
     LastRound,
     Member,
@@ -48,6 +51,7 @@ _VOTE: RecordCodec[Vote] = RecordCodec(Vote)
 _MEMBER: RecordCodec[Member] = RecordCodec(Member)
 _CHECKPOINT: RecordCodec[Checkpoint] = RecordCodec(Checkpoint)
 _EVALUATION: RecordCodec[Evaluation] = RecordCodec(Evaluation)
+_ACCUMULATOR: RecordCodec[Accumulator] = RecordCodec(Accumulator)
 _LAST_ROUND: RecordCodec[LastRound] = RecordCodec(LastRound)
 
 
@@ -87,9 +91,11 @@ class RunBook:
     # -- rounds
 
     def get_round(self, t: int) -> Round | None:
-        """Return a round, None unless it is open or was opened since the last revert."""
+        """Return a round, None unless it is open or was opened since the last revert; RoundArchived where it left."""
         if not 0 <= t < self.run.num_opened:
             return None
+        if t < self.run.num_archived and self.turn.state.get(_key(b"t/o", self.run.run, t)) is None:
+            raise Refusal("RoundArchived", self.run.run, t, self.run.num_archived)
         if t not in self._rounds:
             self._rounds[t] = self._load(b"t/o", _ROUND, t)
         return self._rounds[t]
@@ -134,6 +140,52 @@ class RunBook:
         """Return a worker's index in V(t), None where it is not in V."""
         participants = self.get_participants(t)
         return participants.index(worker) if worker in participants else None
+
+    # -- the archive
+
+    def get_accumulator(self) -> Accumulator:
+        """Return what the rounds that left the state are under."""
+        value = self.turn.state.get(_key(b"t/A", self.run.run))
+        return _ACCUMULATOR.decode(value) if value is not None else EMPTY_ACCUMULATOR
+
+    def save_accumulator(self, accumulator: Accumulator) -> None:
+        """Write it."""
+        self.turn.state.set(_key(b"t/A", self.run.run), _ACCUMULATOR.encode(accumulator))
+
+    def take_round(self, round_: Round) -> tuple[bytes, bytes, list[bytes], list[tuple[int, bytes]]]:
+        """Remove a settled round's records; return round, participants, updates and (participant, vote).
+
+        What a reverted round or an earlier attempt left under other participants goes without being returned.
+        """
+        run, t = self.run.run, round_.round
+        updates = [self._take(_key(b"t/u", run, t) + bytes([position])) for position in round_.order]
+        votes = [(position, self._take(_key(b"t/v", run, t) + bytes([position]))) for position in round_.voters]
+        for prefix in (_key(b"t/u", run, t), _key(b"t/v", run, t)):
+            for key, _ in self.turn.state.iterate(prefix, prefix + b"\xff\xff"):
+                self.turn.state.delete(key)
+        taken = self._take(_key(b"t/o", run, t)), self._take(_key(b"t/V", run, t)), updates, votes
+        self._rounds.pop(t, None)
+        self._participants.pop(t, None)
+        return taken
+
+    def forget_version(self, version: int, *, stale_evaluation: int) -> None:
+        """Remove a version's root and old checkpoint, an evaluation of another root, and one that is too old."""
+        run, state = self.run.run, self.turn.state
+        if version in self.get_evaluated(version, version + 1) and self.get_evaluation(version) is None:
+            state.delete(_key(b"t/e", run, version))
+        checkpoint = self.get_checkpoint(version)
+        if checkpoint is not None and checkpoint.state == CheckpointState.SUPERSEDED:
+            state.delete(_key(b"t/k", run, version))
+        if version > 0:  # genesis' root is asked for by everybody who joins
+            state.delete(_key(b"t/R", run, version))
+        if stale_evaluation >= 0:
+            state.delete(_key(b"t/e", run, stale_evaluation))
+
+    def _take(self, key: bytes) -> bytes:
+        value = self.turn.state.get(key)
+        assert value is not None, "a record that another one names exists"
+        self.turn.state.delete(key)
+        return value
 
     # -- updates and votes, keyed by round and participant
 
@@ -241,11 +293,16 @@ class RunBook:
         if value is None:
             return None
         evaluation = _EVALUATION.decode(value)
-        return evaluation if evaluation.root == self.get_root(version) else None
+        is_agreed = version < self.run.num_archived or evaluation.root == self.get_root(version)
+        return evaluation if is_agreed else None
 
     def save_evaluation(self, version: int, evaluation: Evaluation) -> None:
         """Write an evaluation."""
         self.turn.state.set(_key(b"t/e", self.run.run, version), _EVALUATION.encode(evaluation))
+
+    def get_evaluated(self, start: int, stop: int) -> list[int]:
+        """Return the versions in [start, stop) that have an evaluation."""
+        return list(self.iterate_evaluated(start, stop))
 
     def iterate_evaluated(self, start: int, stop: int) -> Iterator[int]:
         """Yield the versions in [start, stop) that have an evaluation."""

@@ -14,8 +14,11 @@ from chain.core.contracts.storage.blobs import compute_lease_fee, process_lease,
 from chain.core.contracts.storage.certificates import StoredBlob
 from chain.core.contracts.storage.pricing import check_lease, get_tier
 from chain.core.rounds.book import TRAINING, RunBook
-from chain.core.rounds.records import RoundState, Run
+from chain.core.rounds.records import RoundState, Run, RunState
 from chain.core.types import Address
+
+RECLAIM_ROUNDS = 20
+"""Round times that a run must have been idle before its escrow can be reclaimed, after T_recover."""
 
 _STORAGE = Address(STORAGE_ADDRESS)
 
@@ -74,6 +77,37 @@ def process_reward(book: RunBook, payout: Address, amount: int) -> None:
     transfer(book.turn.state, TRAINING, payout, amount)
     book.run.escrow -= amount
     book.run.paid_rewards += amount
+
+
+def note_idle(book: RunBook) -> None:
+    """Keep since when nothing is going on."""
+    run = book.run
+    if run.num_settled < run.num_opened or run.state == RunState.RUNNING:
+        run.idle_since = 0
+    elif run.idle_since == 0:
+        run.idle_since = book.turn.height
+
+
+def compute_reclaim_height(run: Run) -> int:
+    """Return from when the owner of an idle run may take its escrow back."""
+    return run.idle_since + RECLAIM_ROUNDS * run.params.round_blocks + run.params.recover_blocks
+
+
+def process_reclaim(book: RunBook, sender: Address) -> None:
+    """Give the escrow of an abandoned run back to its owner; ``fund`` wakes the run again."""
+    # CHECKS
+    run, height = book.run, book.turn.height
+    if sender != run.owner:
+        raise Refusal("NotOwner", run.owner, sender)
+    if run.idle_since == 0:
+        raise Refusal("WrongRunState", RunState.PAUSED, run.state)
+    if height < compute_reclaim_height(run):
+        raise Refusal("ReclaimTooEarly", compute_reclaim_height(run), height)
+    if run.escrow == 0:
+        raise Refusal("EscrowTooSmall", 1, 0)
+    # EFFECTS
+    assert run.reserved == 0, "every update is settled"
+    process_return(book)
 
 
 def process_return(book: RunBook) -> None:

@@ -172,6 +172,8 @@ class Run:
     """Versions with an OPEN checkpoint, ascending."""
     num_released: int
     """Rounds whose payloads are no longer pinned."""
+    num_archived: int
+    """Rounds that have left the state under the accumulator."""
     escrow: int
     """Wei in the contract's account that belong to this run."""
     reserved: int
@@ -188,6 +190,8 @@ class Run:
     """Height since which nobody is eligible, 0 while somebody is."""
     gate_since: int
     """Height since which the checkpoint gate holds the next round back, 0 while it does not."""
+    idle_since: int
+    """Height since which no round is open or undecided and none may open, 0 while one is or may."""
     rank: int
     """Agreed rank, 0 until one was proposed (the recipe's then)."""
     local_steps: int

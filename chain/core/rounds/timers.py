@@ -7,8 +7,10 @@ place and comes first in the next block.
 
 from __future__ import annotations
 
+from chain.core.rounds.archive import process_archive
 from chain.core.rounds.book import RunBook, get_due_runs
 from chain.core.rounds.checkpoints import process_releases
+from chain.core.rounds.escrow import note_idle
 from chain.core.rounds.opening import compute_gate_due, process_opening, process_run_state
 from chain.core.rounds.records import RoundState
 from chain.core.rounds.stepping import compute_due, process_step
@@ -34,6 +36,8 @@ def process_run(book: RunBook) -> None:
         if not has_more:
             break
     has_more |= process_releases(book)
+    has_more |= process_archive(book)
+    note_idle(book)
     next_height = book.turn.height + 1
     due = [next_height] if has_more else []
     for round_ in book.get_unsettled():

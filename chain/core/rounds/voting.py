@@ -16,11 +16,11 @@ from chain.core.types import Address, Root
 
 
 def process_attest(
-    book: RunBook, sender: Address, t: int, root: Root, refused: int, rank: int, local_steps: int
+    book: RunBook, sender: Address, t: int, attempt: int, root: Root, refused: int, rank: int, local_steps: int
 ) -> None:
     """Record a vote."""
     # CHECKS
-    round_, position = _check_voter(book, sender, t, (RoundState.ATTEST, RoundState.DISPUTE))
+    round_, position = _check_voter(book, sender, t, attempt, (RoundState.ATTEST, RoundState.DISPUTE))
     num_updates = len(round_.order)
     if refused >> num_updates:
         raise Refusal("BadMask", num_updates, refused)
@@ -38,10 +38,10 @@ def process_attest(
     book.emit("VoteCast", t, sender, root)
 
 
-def process_report_missing(book: RunBook, sender: Address, t: int, missing: int) -> None:
+def process_report_missing(book: RunBook, sender: Address, t: int, attempt: int, missing: int) -> None:
     """Record which payloads a member cannot have."""
     # CHECKS
-    round_, position = _check_voter(book, sender, t, (RoundState.ATTEST,))
+    round_, position = _check_voter(book, sender, t, attempt, (RoundState.ATTEST,))
     num_updates = len(round_.order)
     if missing == 0 or missing >> num_updates:
         raise Refusal("BadMask", num_updates, missing)
@@ -67,13 +67,17 @@ def compute_live_tallies(round_: Round) -> list[tuple[int, bytes, int, int]]:
     return sorted(found, key=lambda tally: -tally[0])
 
 
-def _check_voter(book: RunBook, sender: Address, t: int, states: tuple[RoundState, ...]) -> tuple[Round, int]:
+def _check_voter(
+    book: RunBook, sender: Address, t: int, attempt: int, states: tuple[RoundState, ...]
+) -> tuple[Round, int]:
     round_ = book.round(t)
     if round_.state not in states:
         raise Refusal("WrongRoundState", RoundState.ATTEST, round_.state)
     position = get_live_position(book, round_, sender)
     if not book.is_settled(t - 1):
         raise Refusal("PreviousUnsettled", t - 1)
+    if attempt != round_.retries:  # A may have changed since, and with it the root
+        raise Refusal("StaleAttempt", round_.retries, attempt)
     if position in round_.voters:
         root = book.get_vote(t, position).root
         if root != NO_ROOT:

@@ -117,10 +117,11 @@ def process_proposal(turn: Turn, sender: Address, name: str, value: int, activat
     limits = LIMITS.get(name)
     if limits is None:
         raise Refusal("UnknownParameter", name[:64])
-    if not limits[0] <= value <= limits[1]:
-        raise Refusal("BadParameter", name, *limits, value)
-    if name == "rules" and value <= get_rules(state):
-        raise Refusal("BadParameter", name, get_rules(state) + 1, limits[1], value)
+    least, most = limits
+    if name == "rules":
+        least = get_rules(state) + 1
+    if not least <= value <= most:
+        raise Refusal("BadParameter", name, least, most, value)
     earliest = turn.height + MIN_NOTICE_BLOCKS
     if not earliest <= activation_height <= turn.height + MAX_NOTICE_BLOCKS:
         raise Refusal("BadActivationHeight", earliest, activation_height)

@@ -14,7 +14,7 @@ from chain.core.accounts import transfer
 from chain.core.contracts.storage.bonds import note_signed
 from chain.core.contracts.storage.certificates import StoredBlob
 from chain.core.contracts.storage.income import process_cut_span, process_fee
-from chain.core.contracts.storage.keys import STORAGE, blob_key
+from chain.core.contracts.storage.keys import STORAGE, blob_key, due_blob_key
 from chain.core.contracts.storage.leases import Lease, get_lease, get_lease_expiries, save_lease
 from chain.core.contracts.storage.owners import process_owner_payment
 from chain.core.contracts.storage.pricing import compute_fee, get_tier
@@ -102,6 +102,7 @@ def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> N
             signers=stored.signers,
             signed_height=stored.expiry_height,
         )
+        state.set(due_blob_key(expiry, stored.blob), b"")
     elif expiry >= blob.expiry_height:
         is_same_epoch = blob.epoch == stored.epoch
         blob.owner, blob.tier, blob.epoch, blob.expiry_height = owner, stored.tier, stored.epoch, expiry

@@ -4,7 +4,8 @@
 key -> operator; ``g`` operator -> bond and book; ``e`` epoch and whether the set of nodes has changed; ``c`` epoch ->
 seats; ``x`` epoch -> how long its seats are bound; ``w`` epoch -> income; ``f`` height + epoch -> change of income;
 ``b`` blob id -> blob; ``l`` blob id + owner -> lease; ``a`` owner -> account; ``o`` owner + index -> blob id; ``h``
-blob id + seat -> open challenge; ``d`` due height + blob id + seat -> nothing; ``q`` operator + the same -> nothing.
+blob id + seat -> open challenge; ``d`` due height + blob id + seat -> nothing; ``q`` operator + the same -> nothing;
+``y`` height + blob id -> nothing, see ``pruning``.
 Numbers in keys are big-endian.
 """
 
@@ -63,6 +64,11 @@ def committee_key(epoch: int) -> bytes:
 def blob_key(blob: bytes) -> bytes:
     """Return the key of a blob."""
     return b"s/b" + blob
+
+
+def due_blob_key(height: int, blob: bytes) -> bytes:
+    """Return the key that has a blob looked at, at a height, whether its record may go."""
+    return b"s/y" + height.to_bytes(8, "big") + blob
 
 
 def lease_key(blob: bytes, owner: Address) -> bytes:

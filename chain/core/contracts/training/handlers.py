@@ -16,6 +16,7 @@ from chain.core.contracts.training.views import TRAINING_VIEWS
 from chain.core.rounds.book import RunBook
 from chain.core.rounds.checkpoints import check_part, process_part
 from chain.core.rounds.committing import check_commit, process_commit, process_reveal
+from chain.core.rounds.escrow import process_reclaim
 from chain.core.rounds.membership import process_join, process_leave, process_ready, process_withdraw_bond
 from chain.core.rounds.records import RunParams
 from chain.core.rounds.running import (
@@ -46,6 +47,12 @@ def _process_create_run(call: Call, params: tuple[Any, ...], recipe: bytes, root
 def _process_fund(call: Call, run: int) -> None:
     book = RunBook(call.turn, run)
     process_fund(book, call.sender, call.value)
+    book.touch()
+
+
+def _process_reclaim(call: Call, run: int) -> None:
+    book = RunBook(call.turn, run)
+    process_reclaim(book, call.sender)
     book.touch()
 
 
@@ -115,15 +122,17 @@ def _process_reveal(call: Call, run: int, t: int, key: bytes) -> None:
     book.touch()
 
 
-def _process_attest(call: Call, run: int, t: int, root: bytes, refused: int, rank: int, local_steps: int) -> None:
+def _process_attest(
+    call: Call, run: int, t: int, attempt: int, root: bytes, refused: int, rank: int, local_steps: int
+) -> None:
     book = RunBook(call.turn, run)
-    process_attest(book, call.sender, t, Root(root), refused, rank, local_steps)
+    process_attest(book, call.sender, t, attempt, Root(root), refused, rank, local_steps)
     book.touch()
 
 
-def _process_report_missing(call: Call, run: int, t: int, missing: int) -> None:
+def _process_report_missing(call: Call, run: int, t: int, attempt: int, missing: int) -> None:
     book = RunBook(call.turn, run)
-    process_report_missing(book, call.sender, t, missing)
+    process_report_missing(book, call.sender, t, attempt, missing)
     book.touch()
 
 
@@ -143,6 +152,7 @@ def _process_record_evaluation(call: Call, run: int, version: int, loss_micro: i
 TRAINING_HANDLERS: dict[str, Handler] = {
     "createRun": _process_create_run,
     "fund": _process_fund,
+    "reclaim": _process_reclaim,
     "allow": _process_allow,
     "setParams": _process_set_params,
     "pause": _process_pause,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import astuple
 
 from chain.core.abi.refusal import Refusal
+from chain.core.accumulator import compute_root
 from chain.core.contracts.dispatch import Call, Handler
 from chain.core.contracts.gas import LISTED_RECORD_GAS
 from chain.core.rounds.book import RunBook, get_num_runs
@@ -80,8 +81,16 @@ def _view_votes(call: Call, run: int, t: int) -> tuple[object, ...]:
     return ([(worker, vote.root, vote.refused, vote.missing, vote.height) for worker, vote in votes],)
 
 
+def _view_archive(call: Call, run: int) -> tuple[object, ...]:
+    accumulator = RunBook(call.turn, run).get_accumulator()
+    return (accumulator.length, compute_root(accumulator), list(accumulator.peaks))
+
+
 def _view_root(call: Call, run: int, version: int) -> tuple[object, ...]:
-    root = RunBook(call.turn, run).get_root(version)
+    book = RunBook(call.turn, run)
+    root = book.get_root(version)
+    if root is None and version < book.run.num_archived:
+        raise Refusal("RoundArchived", run, version, book.run.num_archived)
     if root is None:
         raise Refusal("UnknownVersion", run, version)
     return (root,)
@@ -145,6 +154,7 @@ TRAINING_VIEWS: dict[str, Handler] = {
     "updates": _view_updates,
     "votes": _view_votes,
     "root": _view_root,
+    "archive": _view_archive,
     "member": _view_member,
     "members": _view_members,
     "isAllowed": _view_is_allowed,
