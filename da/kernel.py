@@ -30,6 +30,9 @@ BLOCK_BYTES = 65536
 MAX_ROWS_AT_ONCE = 6
 """Rows that ISA-L makes in one pass over the inputs."""
 
+TABLE_BYTES = 32
+"""What ISA-L makes of one coefficient."""
+
 MAX_BLOCKS = 64
 """Inputs of one call; ISA-L has been seen to crash with 128."""
 
@@ -140,28 +143,32 @@ class IsalKernel:
         """See ``Kernel``. The tables are made anew each time: they differ between CPUs and cost microseconds."""
         num_bytes = _check_shapes(rows, inputs, outputs)
         num_inputs, num_rows, encode = len(inputs), len(rows), self._encode
-        tables = ctypes.create_string_buffer(max(1, 32 * num_inputs * num_rows))
-        if rows:
-            self._init_tables(num_inputs, num_rows, b"".join(rows), tables)
+        tables = self._make_tables(rows, num_inputs)
+        tables_at = tables.ctypes.data
         in_pointers, out_pointers = _addresses(inputs), _addresses(outputs)
-        kept = (inputs, outputs)
+        kept = (inputs, outputs, tables)
 
         def multiply_range(start: int, stop: int) -> None:
-            assert 0 <= start <= stop <= num_bytes, f"columns {start} to {stop} of {num_bytes}, {len(kept)} sides"
+            assert 0 <= start <= stop <= num_bytes, f"columns {start} to {stop} of {num_bytes}, {len(kept)} arrays kept"
             if num_rows and start < stop:
                 in_at, out_at = in_pointers + np.uint64(start), out_pointers + np.uint64(start)
-                encode(stop - start, num_inputs, num_rows, tables, in_at.ctypes.data, out_at.ctypes.data)
+                encode(stop - start, num_inputs, num_rows, tables_at, in_at.ctypes.data, out_at.ctypes.data)
 
         return multiply_range
 
     def multiply_blocks(self, rows: Rows, inputs: Buffer, outputs: Buffer) -> None:
         """See ``Kernel``."""
         num_inputs, num_bytes = _check_blocks(rows, inputs, outputs)
-        tables = ctypes.create_string_buffer(32 * num_inputs * len(rows))
-        self._init_tables(num_inputs, len(rows), b"".join(rows), tables)
+        tables = self._make_tables(rows, num_inputs)
         in_at = _get_address(inputs) + np.uint64(num_bytes) * np.arange(num_inputs, dtype=np.uint64)
         out_at = _get_address(outputs) + np.uint64(num_bytes) * np.arange(len(rows), dtype=np.uint64)
-        self._encode(num_bytes, num_inputs, len(rows), tables, in_at.ctypes.data, out_at.ctypes.data)
+        self._encode(num_bytes, num_inputs, len(rows), tables.ctypes.data, in_at.ctypes.data, out_at.ctypes.data)
+
+    def _make_tables(self, rows: Rows, num_inputs: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        tables = np.empty(TABLE_BYTES * num_inputs * len(rows), dtype=np.uint8)  # ctypes' own arrays take 100 us
+        if rows:
+            self._init_tables(num_inputs, len(rows), b"".join(rows), tables.ctypes.data)
+        return tables
 
 
 class NumpyKernel:
