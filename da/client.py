@@ -23,11 +23,13 @@ from da.core.errors import (
     BlobTooLarge,
     FaultKind,
     HeaderUnavailable,
+    InconsistentBlob,
     NotEnoughReceipts,
     NotEnoughShards,
     SeatFailed,
     SeatFault,
 )
+from da.core.inconsistency import LeafEvidence, find_evidence
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.receipt import Receipt
 from da.core.scheme import choose_scheme, is_small
@@ -275,10 +277,39 @@ class AsyncBlobClient:
         if header.size_bytes > max_bytes:
             raise BlobTooLarge(limit_bytes=max_bytes, got_bytes=header.size_bytes)
         shards, faults = await self._fetch_any_shards(blob, header, committee, header_faults)
-        data = await asyncio.to_thread(decode_blob, header, shards, pool=self._pool)
+        try:
+            data = await asyncio.to_thread(decode_blob, header, shards, pool=self._pool)
+        except InconsistentBlob as error:
+            error.proof = await self._find_proof(blob, header, committee, shards, error)
+            raise
         self._pool.give_back(*shards.values())
         report = RetrieveReport(seats=tuple(sorted(shards)), faults=faults)
         return Retrieved(data=data, header=header, report=report)
+
+    async def _find_proof(
+        self,
+        blob: BlobId,
+        header: BlobHeader,
+        committee: Committee,
+        shards: dict[int, memoryview],
+        error: InconsistentBlob,
+    ) -> LeafEvidence | None:
+        """Read the shard that differs, and return the leaves that prove it; None when its seat does not give it."""
+        assert error.evidence is not None
+        others = [error.evidence.shard] if error.evidence.shard not in shards else []
+        extra: dict[int, memoryview] = {}
+        for index in others:
+            try:
+                extra[index] = await self._links.fetch_shard(
+                    committee.seats[index],
+                    blob,
+                    header,
+                    deadline_seconds=self._compute_deadline(header),
+                    progress=Progress(),
+                )
+            except SeatFailed as failure:
+                _log.info("no proof against blob %s: %s", blob.hex(), failure)
+        return await asyncio.to_thread(find_evidence, header, shards | extra)
 
     async def retrieve_to_file(
         self,

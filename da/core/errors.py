@@ -359,6 +359,8 @@ class InconsistentBlob(RetrieveFailed):
         super().__init__(f"blob {blob.hex()} is inconsistent: re-encoding does not give its shard roots")
         self.blob = blob
         self.evidence = evidence
+        self.proof: object | None = None
+        """A ``da.core.inconsistency.LeafEvidence`` that convinces others, where the reader could make one."""
 
 
 def _list_faults(faults: tuple[SeatFault, ...]) -> str:
