@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.training`` trains every method on the standard library's source from the same start, samples and
 learning rates, prints a table, and writes ``benchmarks/results/training.json``, ``training_runs.json`` (every loss by
-seed and step) and ``training.svg``.  Quick: one seed and few steps; ``FULL=1``: two seeds, 800 steps, more methods.
+seed and step) and ``training.svg``.  Two seeds; ``FULL=1`` trains longer and more methods.
 Small models overstate every gap; differences under 0.006 nats are noise (TRAINING).
 """
 
@@ -85,8 +85,8 @@ def main() -> None:
     """Train, measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     is_full = os.environ.get("FULL", "") not in ("", "0")
-    parser.add_argument("--steps", type=int, default=800 if is_full else 200, help="inner steps of each worker")
-    parser.add_argument("--seeds", type=int, default=2 if is_full else 1)
+    parser.add_argument("--steps", type=int, default=800 if is_full else 300, help="inner steps of each worker")
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--workers", type=int, default=4, help="D")
     parser.add_argument("--local-steps", type=int, default=20, help="H")
     parser.add_argument("--only", action="append", default=[], help="only this method; may be given again")
@@ -100,21 +100,27 @@ def main() -> None:
     common = make_common(options.steps, options.local_steps)
     corpus = load_corpus(common.data)
     runs: dict[str, list[Run]] = {method.name: [] for method in methods}
-    for seed in range(options.seeds):
-        for method in methods:
-            run = train(method, replace(common, seed=seed), corpus, options.workers)
-            runs[method.name].append(run)
-            print(f"{method.name:18s} seed {seed}  loss {run.points[-1][1]:.4f}  {run.seconds:.0f} s", flush=True)
     parameters = build_layout(common).num_parameters
     conditions = (
         f"{parameters} parameters, D {options.workers}, H {options.local_steps}, {options.steps} steps a worker,"
         f" batch {common.inner.batch_size} x {common.model.context} bytes, {options.seeds} seed(s) from 0,"
         f" one inner learning rate {common.inner.learning_rate}, held-out nats a byte"
     )
+    for seed in range(options.seeds):
+        for method in methods:
+            run = train(method, replace(common, seed=seed), corpus, options.workers)
+            runs[method.name].append(run)
+            print(f"{method.name:18s} seed {seed}  loss {run.points[-1][1]:.4f}  {run.seconds:.0f} s", flush=True)
+            save_runs(runs, conditions)
     write_report("training", [*make_loss_rows(runs, conditions), *make_byte_rows(common), *make_speed_rows()])
+    write_plot(RESULTS / "training.svg", {name: each[0].points for name, each in runs.items()}, conditions)
+
+
+def save_runs(runs: dict[str, list[Run]], conditions: str) -> None:
+    """Write every loss so far, so that a run that is stopped has not been in vain."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
     details = {name: [{"seconds": run.seconds, "points": run.points} for run in each] for name, each in runs.items()}
     (RESULTS / "training_runs.json").write_text(json.dumps({"conditions": conditions, "runs": details}, indent=1))
-    write_plot(RESULTS / "training.svg", {name: each[0].points for name, each in runs.items()}, conditions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
