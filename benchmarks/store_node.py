@@ -72,7 +72,6 @@ def main() -> None:
         host="127.0.0.1",
         port=0,
         capacity_bytes=CAPACITY_BYTES,
-        poll_seconds=0.1,
         extra_codes=((8, 12),),
     )
 

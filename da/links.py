@@ -55,6 +55,7 @@ class SeatLinks:
     _bulk: BulkConnections | None = None
     _ports: dict[str, Address] = field(default_factory=dict)
     _asked: dict[str, float] = field(default_factory=dict)
+    _asking: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     async def send_shard(
         self, seat: Seat, request: PutRequest, body: ShardBody, *, terms: ReceiptTerms, deadline_seconds: float
@@ -163,6 +164,10 @@ class SeatLinks:
             return None
 
     async def _find_port(self, seat: Seat) -> Address | None:
+        async with self._asking.setdefault(seat.url, asyncio.Lock()):  # several seats may share a node
+            return await self._ask_port(seat)
+
+    async def _ask_port(self, seat: Seat) -> Address | None:
         if seat.url in self._ports:
             return self._ports[seat.url]
         now = asyncio.get_running_loop().time()
