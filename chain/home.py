@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import shutil
@@ -15,6 +16,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from chain.cometbft import (
     Keys,
@@ -26,7 +29,13 @@ from chain.cometbft import (
     write_config,
     write_genesis,
 )
+from chain.core.contracts.staking.validators import make_registration_message
+from chain.core.genesis import parse_genesis
+from chain.core.types import Address
 from chain.store import Reader, StoreError, StoreMissing
+
+ADDRESS_BYTES = 20
+"""Of an account."""
 
 FIRST_EVM_CHAIN_ID = 1_000_000
 """Devnets take ids from here on, far from the registered ones."""
@@ -177,6 +186,19 @@ def join_network(
     )
     (home / "config" / "genesis.json").write_text(json.dumps(genesis, indent=2) + "\n")
     return keys
+
+
+def sign_registration(home: Path, operator: bytes) -> tuple[bytes, bytes]:
+    """Return (public key, signature) with which a home's validator key names an operator."""
+    if len(operator) != ADDRESS_BYTES:
+        raise HomeError(f"operator address has {len(operator)} bytes, expected {ADDRESS_BYTES}")
+    genesis = load_genesis(home)
+    app_state = json.dumps(genesis["app_state"]).encode()
+    genesis_hash = parse_genesis(genesis["chain_id"], app_state).parameters.genesis_hash
+    document = json.loads((home / "config" / "priv_validator_key.json").read_text())
+    private = Ed25519PrivateKey.from_private_bytes(base64.b64decode(document["priv_key"]["value"])[:32])
+    message = make_registration_message(genesis_hash, Address(operator))
+    return private.public_key().public_bytes_raw(), private.sign(message)
 
 
 def reset_home(home: Path, *, chain_id: str, time: datetime) -> None:

@@ -97,11 +97,21 @@ async def count_peers(upstream: Upstream, params: Params) -> str:
     return quantity((await upstream.get_sync_state()).num_peers)
 
 
+async def ask_consensus(upstream: Upstream, params: Params) -> Any:
+    """archipelago_consensus: CometBFT's own answers, for light clients that know only this address."""
+    params.at_most(2)
+    wanted = params.raw(1, "params", {})
+    if not isinstance(wanted, dict):
+        raise InvalidParams("params of archipelago_consensus is no object")
+    return await upstream.ask_consensus(str(params.raw(0, "method")), wanted)
+
+
 UPSTREAM_METHODS: Mapping[str, UpstreamMethod] = {
     "eth_sendRawTransaction": send_raw_transaction,
     "eth_syncing": get_syncing,
     "net_peerCount": count_peers,
     "eth_getProof": get_proof,
+    "archipelago_consensus": ask_consensus,
 }
 """By name: need CometBFT."""
 

@@ -22,6 +22,14 @@ TIMEOUT_SECONDS = 10.0
 """Most that one question to CometBFT may take."""
 MAX_RAW_BYTES = 512 * 1024
 """More is refused before it is sent: CometBFT's own body limit is 1,000,000 bytes of base64."""
+CONSENSUS_METHODS: dict[str, frozenset[str]] = {
+    "status": frozenset(),
+    "genesis": frozenset(),
+    "commit": frozenset({"height"}),
+    "validators": frozenset({"height", "per_page"}),
+    "abci_query": frozenset({"path", "data", "prove"}),
+}
+"""What archipelago_consensus hands on: name -> parameters.  All of it reads."""
 _IN_CACHE = "already exists in cache"
 """CometBFT's words for a transaction it has seen."""
 
@@ -92,6 +100,19 @@ class Upstream:
             value=base64.b64decode(response.get("value") or ""),
             proof=Proof(siblings=tuple(siblings), other_leaf=(other[0], other[1]) if other else None),
         )
+
+    async def ask_consensus(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of one of the methods that a light client needs; it checks everything itself."""
+        if method not in CONSENSUS_METHODS:
+            raise InvalidParams(f"method {method[:40]!r} is none of {', '.join(sorted(CONSENSUS_METHODS))}")
+        unknown = set(params) - CONSENSUS_METHODS[method]
+        if unknown or not all(isinstance(value, str | bool) for value in params.values()):
+            raise InvalidParams(f"{method} takes {', '.join(sorted(CONSENSUS_METHODS[method])) or 'nothing'}, as text")
+        answer = await self._ask(method, params)
+        if answer.get("error") is not None:
+            raise UpstreamDown(self._url, str(answer["error"].get("data") or answer["error"].get("message"))[:200])
+        result: dict[str, Any] = answer["result"]
+        return result
 
     async def get_sync_state(self) -> SyncState:
         """Return height, whether it catches up, and the number of peers."""

@@ -1,0 +1,107 @@
+"""Reads of accounts, runs and members through a light client, for people (SPEC.md, Proofs)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.core.abi.refusal import Refusal
+from chain.core.accounts import get_account
+from chain.core.light import LightError, compute_header_hash
+from chain.core.rounds.book import RunBook
+from chain.core.rounds.records import Member, Run
+from chain.core.state import Overlay
+from chain.core.turn import Turn
+from chain.core.types import Address, Height
+from chain.light_client import JsonRpcSource, LightClient, Source, VerifiedState
+
+_UNUSED_SEED = bytes(32)
+
+
+class GenesisDisagrees(LightError):
+    """Nodes were asked for the genesis, and told different ones."""
+
+    def __init__(self, first: str, other: str) -> None:
+        """Keep both addresses."""
+        super().__init__(f"{first} and {other} have different genesis files: get it from somebody you trust")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRun:
+    """A run, and a worker's place in it, as the validators have signed them."""
+
+    height: int
+    """Block after which it holds."""
+    header_hash: bytes
+    """Of the block that carries the app hash."""
+    run: Run
+    """The record in the state."""
+    member: Member | None
+    """None where the worker never joined, or none was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedAccount:
+    """An account as the validators have signed it."""
+
+    height: int
+    header_hash: bytes
+    nonce: int
+    balance: int
+    """Wei."""
+
+
+def load_genesis_file(path: Path) -> dict[str, Any]:
+    """Read a genesis.json; raises LightError."""
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise LightError(f"genesis {path} can't be read: {error}") from error
+    return document
+
+
+def fetch_genesis(sources: Sequence[Source]) -> dict[str, Any]:
+    """Take the word of all sources, which must agree, for the genesis; raises LightError."""
+    documents = [source.ask("genesis", {})["genesis"] for source in sources]
+    for source, document in zip(sources, documents, strict=True):
+        if document != documents[0]:
+            raise GenesisDisagrees(sources[0].url, source.url)
+    found: dict[str, Any] = documents[0]
+    return found
+
+
+def connect(
+    urls: Sequence[str], *, genesis: Mapping[str, Any] | None = None, trust_height: int = 0, trust_hash: str = ""
+) -> LightClient:
+    """Return a light client over nodes' JSON-RPC; the first is asked, all must agree on an unknown genesis."""
+    sources = [JsonRpcSource(url) for url in urls]
+    return LightClient(
+        sources[0],
+        genesis=genesis if genesis is not None else fetch_genesis(sources),
+        trust_height=trust_height,
+        trust_hash=bytes.fromhex(trust_hash),
+    )
+
+
+def read_run(client: LightClient, run: int, worker: bytes | None = None) -> VerifiedRun:
+    """Read a run's record, and a worker's; raises LightError, also for a run that isn't there."""
+    state = VerifiedState(client)
+    turn = Turn(state=Overlay(state), height=Height(0), seed=_UNUSED_SEED, genesis_hash=_UNUSED_SEED)
+    try:
+        book = RunBook(turn, run)
+    except Refusal as refusal:
+        raise LightError(f"there is no run {run} after block {state.height}, and that is proved") from refusal
+    height, header_hash = state.height, compute_header_hash(client.trusted.header)
+    member = book.get_member(Address(worker)) if worker is not None else None
+    return VerifiedRun(height=height, header_hash=header_hash, run=book.run, member=member)
+
+
+def read_account(client: LightClient, address: bytes) -> VerifiedAccount:
+    """Read an account; raises LightError."""
+    state = VerifiedState(client)
+    nonce, balance = get_account(state, Address(address))
+    header_hash = compute_header_hash(client.trusted.header)
+    return VerifiedAccount(height=state.height, header_hash=header_hash, nonce=nonce, balance=balance)
