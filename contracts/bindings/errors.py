@@ -76,7 +76,7 @@ class ChainUnreachable(BindingError):
         """Keep (url, reason) of each."""
         listed = "; ".join(f"{url}: {reason}" for url, reason in reasons)
         super().__init__(
-            f"no chain URL answered ({listed}); check that `chain-node start` runs and the address is right"
+            f"no chain URL answered ({listed}); next: `localnet up`, or give the URL of a chain node with --chain"
         )
         self.reasons = tuple(reasons)
 
@@ -86,7 +86,7 @@ class WrongChain(BindingError):
 
     def __init__(self, url: str, expected: int, got: int) -> None:
         """Keep both chain ids."""
-        super().__init__(f"{url} serves chain id {got}, expected {expected}; name only URLs of one chain")
+        super().__init__(f"{url} serves chain id {got}, expected {expected}; next: name only URLs of one chain")
         self.url = url
         self.expected = expected
         self.got = got
@@ -133,7 +133,7 @@ class TransactionFailed(BindingError):
         """Keep where it failed and the node's one line."""
         super().__init__(
             f"transaction 0x{transaction_hash.hex()} failed in block {height}: {reason or 'no reason given'}; "
-            "simulate it with eth_call, or raise its gas limit"
+            "next: simulate it with eth_call, or raise its gas limit"
         )
         self.transaction_hash = transaction_hash
         self.height = height
@@ -147,7 +147,7 @@ class DeadlinePassed(BindingError):
         """Keep the hash to ask for."""
         super().__init__(
             f"transaction 0x{transaction_hash.hex()} is in no block after {waited_seconds:.0f} s; "
-            "it may still land: wait for the same hash, don't send another"
+            "next: it may still land: wait for the same hash, don't send another"
         )
         self.transaction_hash = transaction_hash
         self.waited_seconds = waited_seconds

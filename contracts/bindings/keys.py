@@ -28,7 +28,7 @@ def create_key(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
     except FileExistsError as e:
-        raise KeyFileError(f"{path} exists already; name another file, or use the key that is in it") from e
+        raise KeyFileError(f"{path} exists already; next: name another file, or use the key that is in it") from e
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(private_key.hex() + "\n")
         file.flush()
@@ -42,14 +42,14 @@ def load_key(path: Path) -> bytes:
         text = path.read_text(encoding="ascii").strip()
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError as e:
-        raise KeyFileError(f"{path} does not exist; make one with `trainer keys new {path}`") from e
+        raise KeyFileError(f"{path} does not exist; next: make one with `trainer keys new {path}`") from e
     except (OSError, UnicodeDecodeError) as e:
         raise KeyFileError(f"{path} can't be read: {e}") from e
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", text):
         raise KeyFileError(f"{path} holds {len(text)} characters, expected one line of 64 hex digits")
     key = int(text, 16)
     if not 0 < key < _GROUP_ORDER:
-        raise KeyFileError(f"{path} holds a number outside 1 .. group order - 1; make another key")
+        raise KeyFileError(f"{path} holds a number outside 1 .. group order - 1; next: make another key")
     if mode & 0o077:
         warnings.warn(f"{path} has mode {mode:04o}, expected {KEY_FILE_MODE:04o}: chmod 600 {path}", stacklevel=2)
     return key.to_bytes(32, "big")

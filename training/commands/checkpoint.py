@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.progress import Progress
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import CheckpointState
-from da.blocking import BlobClient
+from training.commands.asking import fetch_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, DeviceOption, JsonOption, RunOption
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
-from training.core.canonical import CanonicalState, decode_parts
 from training.core.errors import StatePartError
 from training.core.recipe import compute_recipe_digest, parse_recipe
-from training.data.corpus import load_corpus
-from training.evaluation import evaluate_state
-from training.worker.engine_rules import choose_device
 from training.worker.errors import PayloadError, StateUnavailable, WrongRecipe
-from training.worker.folder import About, load_model_folder, save_model_folder
-from training.worker.generate import generate_text
-from training.worker.restore import MAX_PART_BYTES
-from training.worker.stores import CommitteeStores
+
+if TYPE_CHECKING:
+    from training.core.canonical import CanonicalState
+    from training.worker.stores import CommitteeStores
 
 app = typer.Typer(help="Checkpoints of a run.", no_args_is_help=True)
 
@@ -39,8 +34,12 @@ def pull(
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a certified checkpoint from the stores, verify it against the chain, write a model folder."""
+    from da.blocking import BlobClient
+    from training.worker.folder import About, save_model_folder
+    from training.worker.stores import CommitteeStores
+
     client = ChainClient(chain)
-    info = client.training.run(run)
+    info = fetch_run(client, run)
     recipe_text = client.training.recipe(run).decode()
     digest = compute_recipe_digest(recipe_text)
     if digest != info.recipe_digest:
@@ -68,7 +67,7 @@ def pull(
 def list_checkpoints(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) -> None:
     """List a run's checkpoints that the chain still names."""
     client = ChainClient(chain)
-    info = client.training.run(run)
+    info = fetch_run(client, run)
     versions = sorted({*range(0, info.head_version + 1, info.params.checkpoint_interval), info.certified_version})
     found = [client.training.checkpoint_at(run, version) for version in versions]
     known = [checkpoint for checkpoint in found if checkpoint.state is not CheckpointState.NONE]
@@ -88,6 +87,13 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Print the held-out loss of a model folder: the same number as the members record for its version."""
+    import torch
+
+    from training.data.corpus import load_corpus
+    from training.evaluation import evaluate_state
+    from training.worker.engine_rules import choose_device
+    from training.worker.folder import load_model_folder
+
     model = load_model_folder(folder)
     corpus = load_corpus(model.recipe.data, data)
     loss = evaluate_state(model.recipe, model.state, corpus, torch.device(choose_device(device)))
@@ -118,6 +124,10 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Write text with a model folder."""
+    from training.worker.engine_rules import choose_device
+    from training.worker.folder import load_model_folder
+    from training.worker.generate import generate_text
+
     model = load_model_folder(folder)
     text = generate_text(
         model.recipe,
@@ -138,6 +148,9 @@ def fetch_checkpoint(
     client: ChainClient, stores: CommitteeStores, run: int, version: int, recipe_text: str
 ) -> tuple[CanonicalState, bytes]:
     """Return (state, root) of one certified checkpoint, verified against the chain, with a progress bar."""
+    from training.core.canonical import decode_parts
+    from training.worker.restore import MAX_PART_BYTES
+
     checkpoint = client.training.checkpoint_at(run, version)
     if checkpoint.state not in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED):
         raise StateUnavailable(

@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 from rich.logging import RichHandler
 
+from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Sender
+from training.commands.asking import fetch_run
 from training.commands.options import (
     DEFAULT_CHAINS,
     ChainOption,
@@ -24,9 +26,8 @@ from training.commands.options import (
     KeyOption,
     RunOption,
 )
-from training.commands.output import STDERR, STDOUT, format_amount, print_json, print_pairs
-from training.worker.loop import Patience
-from training.worker.process import JoinConfig, join_and_train
+from training.commands.output import STDERR, STDOUT, print_json, print_pairs
+from training.commands.timing import describe_wait, measure_pace
 
 HARD_STOP_EXIT = 130
 """Exit code after a second Ctrl-C, as shells have it."""
@@ -48,6 +49,9 @@ def join(
     as_json: JsonOption = False,
 ) -> None:
     """Join a run and train until it has finished; Ctrl-C stops in order and keeps the membership."""
+    from training.worker.loop import Patience
+    from training.worker.process import JoinConfig, join_and_train
+
     _start_logging()
     stop = _stop_on_signals()
     summary = join_and_train(
@@ -73,7 +77,7 @@ def join(
             ("worker", summary.worker),
             ("agreed state", f"version {summary.version}, root 0x{summary.root}"),
             ("updates", f"{summary.accepted} counted, {summary.refused} refused"),
-            ("earned", f"{format_amount(summary.earned)} tokens"),
+            ("earned", format_tokens(summary.earned)),
         ],
     )
 
@@ -87,6 +91,7 @@ def leave(
 ) -> None:
     """Leave a run; the bond is free again after the lock."""
     client = ChainClient(chain)
+    fetch_run(client, run)
     sender = Sender(client, load_key(key_file))
     function = "withdrawBond" if withdraw else "leave"
     outcome = sender.send("Training", function, run)
@@ -96,9 +101,12 @@ def leave(
     elif withdraw:
         STDOUT.print(f"bond withdrawn in block {outcome.height}")
     else:
+        where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
+        wait = describe_wait(measure_pace(client), member.bond_unlock_height - outcome.height)
         STDOUT.print(
-            f"left run {run} in block {outcome.height}; the bond of {format_amount(member.bond)} tokens is free from "
-            f"block {member.bond_unlock_height}: trainer leave --withdraw"
+            f"left run {run} in block {outcome.height}; the bond of {format_tokens(member.bond)} is free from block "
+            f"{member.bond_unlock_height}, {wait}\n"
+            f"next:  trainer leave --run {run} --key-file {key_file}{where} --withdraw"
         )
 
 

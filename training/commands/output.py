@@ -12,8 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-WEI_PER_TOKEN = 10**18
-"""Wei in one token."""
+from contracts.bindings.amounts import WEI_PER_TOKEN
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal to ask: tables stay whole in a file."""
@@ -24,12 +23,6 @@ STDERR = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys
 """Everything that is no result: errors, progress."""
 
 
-def format_amount(wei: int) -> str:
-    """Write an amount of wei as tokens with at most six decimals: 1_500_000_000_000_000_000 -> '1.5'."""
-    text = f"{wei / WEI_PER_TOKEN:,.6f}".rstrip("0").rstrip(".")
-    return text if wei == 0 or text != "0" else f"{wei} wei"
-
-
 def parse_amount(text: str) -> int:
     """Read tokens written as a decimal number into wei, exactly: '1.5' -> 1_500_000_000_000_000_000.
 
@@ -37,7 +30,7 @@ def parse_amount(text: str) -> int:
     """
     whole, _, fraction = text.strip().replace("_", "").partition(".")
     if not (whole or fraction) or not (whole + fraction).isdigit() or len(fraction) > 18:
-        raise ValueError(f"{text!r} is no amount: write tokens such as 25 or 0.5, with at most 18 decimals")
+        raise ValueError(f"{text!r} is no amount; next: write tokens such as 25 or 0.5, with at most 18 decimals")
     return int(whole or "0") * WEI_PER_TOKEN + int((fraction + "0" * 18)[:18])
 
 

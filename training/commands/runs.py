@@ -9,16 +9,17 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Outcome, Sender
-from contracts.bindings.types import RunInfo, RunParams, RunState
-from da.blocking import BlobClient
+from contracts.bindings.types import RunParams, RunState
+from training.commands.asking import fetch_run
+from training.commands.describing import describe_escrow, describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, KeyOption, RunOption
 from training.commands.output import (
     STDERR,
     STDOUT,
-    format_amount,
     format_hash,
     format_name,
     parse_amount,
@@ -27,12 +28,9 @@ from training.commands.output import (
     print_table,
 )
 from training.commands.timing import BlockPace, measure_pace
-from training.core.canonical import create_genesis
 from training.core.recipe import Recipe, parse_recipe
 from training.recipes.shipped import load_shipped, shipped_names
-from training.worker.duties import HOT_TIER
 from training.worker.errors import Fatal
-from training.worker.stores import CommitteeStores
 
 LEASED_TIERS = (0, 1)
 """Tiers of payloads and checkpoints; what is left of a lease at a commit is at least half of it, and no less
@@ -125,6 +123,12 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a run from a recipe, store its genesis and print its number."""
+    # What computes takes seconds to load: only here, so that the other commands answer at once.
+    from da.blocking import BlobClient
+    from training.core.canonical import create_genesis
+    from training.worker.duties import HOT_TIER
+    from training.worker.stores import CommitteeStores
+
     text = _load_recipe(recipe_file)
     recipe = parse_recipe(text)
     if min_members > max_members:
@@ -189,7 +193,25 @@ def create(
         return
     STDOUT.print(f"run {run} created by {sender.address}, genesis root {format_hash(info.genesis_root)}")
     STDOUT.print(f"one block is about {pace.block_seconds:.2f} s; a round lasts at most {params.round_blocks} blocks")
-    STDOUT.print(f"join it: trainer join --chain {chain[0]} --run {run} --key-file WORKER.key --home WORKER")
+    STDOUT.print(describe_pay(reward_wei, escrow_wei))
+    where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
+    STDOUT.print(f"join it: trainer join --run {run} --key-file WORKER.key{where}")
+    if is_allow_listed and not allow:
+        STDOUT.print(f"nobody may join yet: trainer run allow 0xWORKER --run {run} --key-file {key_file}{where}")
+
+
+def describe_pay(reward_wei: int, escrow_wei: int) -> str:
+    """Say what a member earns, and how to make a run pay that pays nothing."""
+    if not reward_wei:
+        return (
+            f"nobody is paid in this run: its escrow of {format_tokens(escrow_wei)} pays for storage only\n"
+            "to pay members, create it with --allow ADDRESS --reward TOKENS (runs that pay are allow-listed)"
+        )
+    num_paid = escrow_wei // reward_wei
+    return (
+        f"each counted update is paid {format_tokens(reward_wei)}; "
+        f"the escrow of {format_tokens(escrow_wei)} is enough for about {num_paid:,}"
+    )
 
 
 @app.command("list")
@@ -206,7 +228,7 @@ def list_runs(chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) 
             format_name(info.state),
             f"{info.num_settled} of {info.num_rounds_total}",
             f"{info.num_eligible} of {info.num_members}",
-            format_amount(info.escrow),
+            describe_escrow(info),
             info.owner,
         )
         for info in runs
@@ -218,7 +240,7 @@ def list_runs(chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) 
 def show(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) -> None:
     """Show one run."""
     client = ChainClient(chain)
-    info = client.training.run(run)
+    info = fetch_run(client, run)
     members = client.training.members(run)
     if as_json:
         print_json({"info": info, "members": members})
@@ -235,7 +257,7 @@ def show(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOptio
                 str(member.refused),
                 str(member.missed),
                 f"{member.tokens:,}",
-                format_amount(member.earned),
+                format_tokens(member.earned),
             )
             for member in members
         ],
@@ -254,8 +276,9 @@ def allow_workers(
     as_json: JsonOption = False,
 ) -> None:
     """Owner: put addresses on a run's allow-list, or take them off."""
-    outcome = Sender(ChainClient(chain), load_key(key_file)).send("Training", "allow", run, workers, not revoke)
-    _print_done(outcome, f"{len(workers)} addresses {'taken off' if revoke else 'put on'} the list", as_json)
+    outcome = _connect(run, key_file, chain).send("Training", "allow", run, workers, not revoke)
+    what = f"{len(workers)} address" + ("" if len(workers) == 1 else "es")
+    _print_done(outcome, f"{what} {'taken off' if revoke else 'put on'} the list", as_json)
 
 
 @app.command("fund")
@@ -267,7 +290,7 @@ def fund(
     as_json: JsonOption = False,
 ) -> None:
     """Add tokens to a run's escrow."""
-    sender = Sender(ChainClient(chain), load_key(key_file))
+    sender = _connect(run, key_file, chain)
     _print_done(sender.send("Training", "fund", run, value=parse_amount(amount)), f"{amount} tokens added", as_json)
 
 
@@ -276,7 +299,7 @@ def pause(
     run: RunOption, key_file: KeyOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False
 ) -> None:
     """Owner: open no further round."""
-    _print_done(Sender(ChainClient(chain), load_key(key_file)).send("Training", "pause", run), "paused", as_json)
+    _print_done(_connect(run, key_file, chain).send("Training", "pause", run), "paused", as_json)
 
 
 @app.command("resume")
@@ -284,7 +307,14 @@ def resume(
     run: RunOption, key_file: KeyOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False
 ) -> None:
     """Owner: open rounds again."""
-    _print_done(Sender(ChainClient(chain), load_key(key_file)).send("Training", "resume", run), "resumed", as_json)
+    _print_done(_connect(run, key_file, chain).send("Training", "resume", run), "resumed", as_json)
+
+
+def _connect(run: int, key_file: Path, chain: list[str]) -> Sender:
+    """Return the owner's sender, once the run is known to exist."""
+    client = ChainClient(chain)
+    fetch_run(client, run)
+    return Sender(client, load_key(key_file))
 
 
 def _print_done(outcome: Outcome, text: str, as_json: bool) -> None:
@@ -292,22 +322,6 @@ def _print_done(outcome: Outcome, text: str, as_json: bool) -> None:
         print_json({"transaction": outcome.transaction_hash, "height": outcome.height})
     else:
         STDOUT.print(f"{text} in block {outcome.height}")
-
-
-def describe_run(info: RunInfo) -> list[tuple[str, str]]:
-    """Return a run's figures, for people."""
-    return [
-        ("state", format_name(info.state)),
-        ("owner", info.owner),
-        ("rounds", f"{info.num_settled} settled, {info.num_opened} opened, {info.num_rounds_total} in all"),
-        ("head", f"version {info.head_version}, root {format_hash(info.head_root)}"),
-        ("checkpoint", f"version {info.certified_version}, root {format_hash(info.certified_root)}"),
-        ("members", f"{info.num_eligible} eligible of {info.num_members}; at least {info.params.min_members} needed"),
-        ("escrow", f"{format_amount(info.escrow)} tokens"),
-        ("paid", f"{format_amount(info.paid_rewards)} in rewards, {format_amount(info.paid_storage)} for storage"),
-        ("shape", f"F {info.params.num_fragments}, d {info.params.overlap}, H {info.local_steps}, rank {info.rank}"),
-        ("recipe", format_hash(info.recipe_digest)),
-    ]
 
 
 def _load_recipe(name: str) -> str:
@@ -328,6 +342,6 @@ def _check_balance(client: ChainClient, address: str, escrow_wei: int) -> None:
     balance = client.balance(address)
     if balance <= escrow_wei:
         raise Fatal(
-            f"{address} holds {format_amount(balance)} tokens, needs more than {format_amount(escrow_wei)}",
+            f"{address} holds {format_tokens(balance)}, needs more than the escrow of {format_tokens(escrow_wei)}",
             next_step=f"fund it (on a devnet: localnet fund {address}), or lower --escrow",
         )

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
+from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
+from training.commands.asking import fetch_run
+from training.commands.describing import describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
 from training.commands.output import (
-    format_amount,
     format_bytes,
     format_hash,
     format_loss,
@@ -21,7 +23,6 @@ from training.commands.output import (
     print_json,
     print_pairs,
 )
-from training.commands.runs import describe_run
 from training.worker.errors import Fatal
 
 LOOK_BACK_ROUNDS = 64
@@ -59,7 +60,7 @@ def status(
     """Say how the run stands, and whether a worker's last update counted and why."""
     client = ChainClient(chain)
     worker = address or (address_of(load_key(key_file)) if key_file else None)
-    info = client.training.run(run)
+    info = fetch_run(client, run)
     if worker is None:
         if as_json:
             print_json({"height": client.height(), "run": info})
@@ -85,8 +86,8 @@ def status(
             ("verdict", last.verdict),
             ("in block", str(update.height)),
             ("payload", f"{format_bytes(update.size_bytes)}, blob {format_hash(update.blob)}"),
-            ("trained", f"{update.tokens:,} tokens, loss {format_loss(update.loss_micro)}"),
-            ("paid", f"{format_amount(update.paid)} tokens"),
+            ("trained", describe_training(update)),
+            ("paid", format_tokens(update.paid)),
         ],
     )
 
@@ -104,7 +105,9 @@ def find_last_update(client: ChainClient, run: int, num_opened: int, worker: str
 def explain_update(update: Update, info: RoundInfo) -> str:
     """Say in one line what has become of an update."""
     if update.fate is UpdateFate.ACCEPTED:
-        return f"counted, with {info.num_accepted - 1} others; the round is final since block {info.settled_height}"
+        others = info.num_accepted - 1
+        company = f", with {others} other{'s' if others > 1 else ''}" if others else " (no other member sent one)"
+        return f"counted{company}; the round is final since block {info.settled_height}"
     if update.fate is UpdateFate.REFUSED:
         return f"refused: {REASONS[update.reason]}"
     waiting = {
@@ -118,6 +121,13 @@ def explain_update(update: Update, info: RoundInfo) -> str:
     )
 
 
+def describe_training(update: Update) -> str:
+    """Say what an update was made from; the last F rounds have no inner steps, they only flush what is left."""
+    if not update.tokens:
+        return "no inner steps: a flush round, it sends what was left over"
+    return f"{update.tokens:,} tokens, loss {format_loss(update.loss_micro)}"
+
+
 def describe_member(member: Member, height: int) -> list[tuple[str, str]]:
     """Return a member's figures, for people."""
     state = format_name(member.state)
@@ -127,6 +137,6 @@ def describe_member(member: Member, height: int) -> list[tuple[str, str]]:
         ("state", state),
         ("updates", f"{member.accepted} counted, {member.refused} refused"),
         ("missed", f"{member.missed} in a row, dropped {member.drops} times"),
-        ("bond", f"{format_amount(member.bond)} tokens"),
-        ("earned", f"{format_amount(member.earned)} tokens"),
+        ("bond", format_tokens(member.bond)),
+        ("earned", format_tokens(member.earned)),
     ]

@@ -32,6 +32,14 @@ class BlockPace:
         return max(math.ceil(seconds / self.block_seconds - 1e-9), 2 * self.num_proposers, 2)
 
 
+def describe_wait(pace: BlockPace, num_blocks: int) -> str:
+    """Write blocks to come as a time, for people: 200 blocks of 0.3 s are `in about 60 s`."""
+    if num_blocks <= 0:
+        return "now"
+    seconds = num_blocks * pace.block_seconds
+    return f"in about {seconds:.0f} s" if seconds < 300 else f"in about {seconds / 60:.0f} minutes"
+
+
 def measure_pace(chain: ChainClient, *, block_seconds: float | None = None) -> BlockPace:
     """Measure a chain's pace over its newest blocks; ``block_seconds`` overrides the time."""
     head = chain.height()

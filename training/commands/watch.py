@@ -10,14 +10,16 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ChainUnreachable, RpcError
 from contracts.bindings.types import RunInfo, RunState
+from training.commands.asking import fetch_run
+from training.commands.describing import describe_escrow
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
 from training.commands.output import (
     STDOUT,
     create_table,
-    format_amount,
     format_bytes,
     format_hash,
     format_loss,
@@ -68,7 +70,7 @@ def watch(
 def fetch_look(client: ChainClient, run: int) -> dict[str, Any]:
     """Read what one look shows."""
     height = client.height()
-    info = client.training.run(run)
+    info = fetch_run(client, run)
     first = max(0, info.num_opened - SHOWN_ROUNDS)
     rounds = [client.training.round(run, index) for index in range(first, info.num_opened)]
     updates = [client.training.updates(run, index) for index in range(first, info.num_opened)]
@@ -91,7 +93,7 @@ def render_look(look: dict[str, Any]) -> Group:
                 f"{round_info.num_committed} of {round_info.num_eligible}",
                 str(round_info.num_votes),
                 str(round_info.num_accepted) if round_info.settled_height else "",
-                format_loss(sum(losses) // len(losses)) if losses else "",
+                format_loss(sum(losses) // len(losses)) if losses else "flush" if updates else "",
                 format_bytes(sum(update.size_bytes for update in updates)),
                 format_hash(round_info.root),
             )
@@ -109,7 +111,7 @@ def render_look(look: dict[str, Any]) -> Group:
         Text(
             f"settled {info.num_settled} of {info.num_rounds_total}   "
             f"members {info.num_eligible} of {info.num_members}   checkpoint {info.certified_version}   "
-            f"escrow {format_amount(info.escrow)}   "
-            f"paid {format_amount(info.paid_rewards)} rewards, {format_amount(info.paid_storage)} storage"
+            f"escrow {describe_escrow(info)}   "
+            f"paid {format_tokens(info.paid_rewards)} rewards, {format_tokens(info.paid_storage)} storage"
         ),
     )

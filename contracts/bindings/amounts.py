@@ -1,0 +1,34 @@
+"""Amounts as every tool of this project writes them: tokens, at most six significant digits."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+
+WEI_PER_TOKEN = 10**18
+"""Wei in one token; there are 18 decimals, as wallets expect."""
+WEI_PER_GWEI = 10**9
+"""Wei in one gwei."""
+LEAST_TOKENS_WEI = 10**12
+"""Amounts below this, 10^-6 tokens, are written in gwei: a storage lease of a small payload."""
+
+_SIX_DIGITS = Context(prec=6, rounding=ROUND_HALF_EVEN)
+
+
+def format_tokens(wei: int) -> str:
+    """Write an amount for people, with its unit.
+
+    >>> format_tokens(15 * 10**17), format_tokens(10**18), format_tokens(0), format_tokens(227_300_000_000)
+    ('1.5 tokens', '1 token', '0 tokens', '227.3 gwei')
+    """
+    if 0 < abs(wei) < LEAST_TOKENS_WEI:
+        return f"{_write(wei, WEI_PER_GWEI)} gwei"
+    number = _write(wei, WEI_PER_TOKEN)
+    return f"{number} token" + ("" if number == "1" else "s")
+
+
+def _write(amount: int, unit: int) -> str:
+    exact = Decimal(amount).scaleb(-(len(str(unit)) - 1))
+    # Rounding takes decimals only, never digits before the point: a million tokens and one are both whole.
+    shown = exact.quantize(Decimal(1)) if abs(exact) >= 10**5 else _SIX_DIGITS.plus(exact)
+    text = f"{shown:,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,22 @@
+"""How command-line tools say that something failed: `error:` what, and `next:` what to do about it.
+
+The messages of this project end in `; next: STEP` where there is a step; an error with an attribute
+``next_step`` says it there.
+"""
+
+from __future__ import annotations
+
+SEPARATOR = "; next: "
+"""Between what happened and what to do."""
+
+
+def describe_failure(error: BaseException) -> str:
+    """Return one line, or two where a next step is known; no class name, that is for programs.
+
+    >>> describe_failure(ValueError("--tokens is 0, expected more; next: name an amount"))
+    'error: --tokens is 0, expected more\\nnext:  name an amount'
+    """
+    what, _, step = str(error).partition(SEPARATOR)
+    step = getattr(error, "next_step", "") or step
+    what = what or "stopped"
+    return f"error: {what}" + (f"\nnext:  {step}" if step else "")

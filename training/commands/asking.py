@@ -1,0 +1,23 @@
+"""What every command asks first: whether there is such a run."""
+
+from __future__ import annotations
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.types import RunInfo, RunState
+from training.worker.errors import WrongRun
+
+
+def fetch_run(client: ChainClient, run: int) -> RunInfo:
+    """Read a run; raises WrongRun when the chain has none of that number.
+
+    The view itself answers zeros (state 0, none) for a run that does not exist.
+    """
+    info = client.training.run(run)
+    if info.state is RunState.NONE:
+        raise create_no_run(run)
+    return info
+
+
+def create_no_run(run: object) -> WrongRun:
+    """Return the error for a run that is not there."""
+    return WrongRun(f"there is no run {run}", next_step="trainer run list")
