@@ -19,6 +19,7 @@
     |   |-- NonceAlreadyQueued
     |   |-- SenderQueueFull
     |   |-- QueueFull
+    |   |-- GapQueueFull
     |   |-- InsufficientFunds
     |   |-- SenderIsContract           EIP-3607
     |   |-- InitcodeTooLarge           EIP-3860
@@ -250,6 +251,21 @@ class QueueFull(InvalidTransaction):
         """Keep the limit."""
         super().__init__(f"{limit} transactions wait already: send again later")
         self.limit = limit
+
+
+class GapQueueFull(InvalidTransaction):
+    """Comes before its sender's earlier ones, and there is no room for more of that kind."""
+
+    code = 26
+
+    def __init__(self, expected: int, got: int) -> None:
+        """Keep both nonces."""
+        super().__init__(
+            f"nonce {got} waits for nonce {expected}, and no more such transactions are kept now: send nonce"
+            f" {expected} first, then this one again"
+        )
+        self.expected = expected
+        self.got = got
 
 
 class InsufficientFunds(InvalidTransaction):

@@ -80,15 +80,76 @@ def test_order_keeps_arrival_between_senders_and_nonce_within_one(arrivals: list
         position = places.index(sender, position) + 1
 
 
-def test_place_of_the_window_is_filled_from_the_queue() -> None:
-    """The core hands over only a part of its mempool, with nonce 1 first: nonce 0 takes its place."""
+def test_proposal_is_made_from_the_queue_whatever_the_window_holds() -> None:
+    """The core hands over a part of its mempool; gapped transactions in all of it keep nobody out."""
     waiting = TransactionQueue()
-    first, second = _make(1, 0), _make(1, 1)
-    _admit(waiting, [second, first])
-    raws = waiting.plan_proposal(
-        [second], lambda address: (Nonce(0), RICH), max_bytes=10_000, gas_limit=10**9, height=Height(2)
-    )
-    assert raws == [first.raw]
+    gapped = [_make(sender, nonce) for sender in (1, 2) for nonce in range(1, 9)]
+    _admit(waiting, gapped)
+    ordinary = _make(3, 0)
+    _admit(waiting, [ordinary])
+    read = lambda address: (Nonce(0), RICH)  # noqa: E731
+    limits: Any = {"max_bytes": 10_000, "gas_limit": 10**9, "height": Height(2)}
+    assert waiting.plan_proposal(gapped, read, **limits) == [ordinary.raw]
+    assert waiting.plan_proposal([], read, **limits) == [ordinary.raw]
+
+
+def test_restarted_queue_takes_the_window() -> None:
+    mempool = [_make(1, 0), _make(2, 0), _make(1, 1)]
+    assert _plan(TransactionQueue(), mempool) == mempool
+    waiting = TransactionQueue()
+    newer = _make(3, 0)
+    _admit(waiting, [newer])
+    assert _plan(waiting, [*mempool, newer]) == [newer, *mempool], "what waits here first, each once"
+
+
+def test_invalid_gapped_while_what_can_run_is_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "MAX_GAPPED_TRANSACTIONS", 4)
+    waiting = TransactionQueue()
+    gapped = [_make(1, nonce) for nonce in range(1, 5)]
+    _admit(waiting, gapped)
+    with pytest.raises(errors.GapQueueFull, match="nonce 7 waits for nonce 0"):
+        _admit(waiting, [_make(2, 7)])
+    _admit(waiting, [_make(2, 0), _make(2, 1)])
+    _admit(waiting, [_make(1, 0)])  # opens the gap: its followers can run now
+    _admit(waiting, [_make(3, nonce) for nonce in range(1, 5)])
+    with pytest.raises(errors.GapQueueFull):
+        _admit(waiting, [_make(3, 9)])
+
+
+def test_invalid_bytes_of_gapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "MAX_GAPPED_BYTES", 5_000)
+    waiting = TransactionQueue()
+    _admit(waiting, [_make(1, 1, size=4_000)])
+    with pytest.raises(errors.GapQueueFull):
+        _admit(waiting, [_make(2, 1, size=4_000)])
+    _admit(waiting, [_make(2, 0, size=4_000)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_sums_of_gapped_are_what_waits(data: st.DataObject) -> None:
+    """Whatever is admitted, executed and refused: the counters say what a recount says."""
+    waiting = TransactionQueue()
+    nonces = {1: 0, 2: 0}
+    for height in range(1, data.draw(st.integers(2, 14))):
+        sender = data.draw(st.sampled_from((1, 2)))
+        match data.draw(st.sampled_from(("admit", "admit", "execute", "refuse"))):
+            case "admit":
+                nonce = nonces[sender] + data.draw(st.integers(0, 5))
+                waiting.admit(_make(sender, nonce), Nonce(nonces[sender]), RICH, Height(height))
+            case "execute":
+                used = nonces[sender] + data.draw(st.integers(0, 2))
+                nonces[sender] = used + 1
+                waiting.remove([_make(sender, used)], [], Height(height))
+            case _:
+                waiting.remove([], [_make(sender, nonces[sender] + data.draw(st.integers(0, 5)))], Height(height))
+        gapped = 0
+        for each, nonce in nonces.items():
+            queue_of = waiting._senders.get(_make(each, 0).sender)
+            first = waiting.compute_next_nonce(_make(each, 0).sender, Nonce(nonce))
+            gapped += sum(1 for waits in (queue_of.entries if queue_of else ()) if waits > first)
+        assert waiting._num_gapped == gapped
+        assert (waiting._num_bytes == 0) == (len(waiting) == 0)
 
 
 def test_bytes_gas_and_funds_bound_the_proposal() -> None:
