@@ -12,7 +12,7 @@ import typer
 
 from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, DeadlinePassed, KeyFileError
 from da.core.errors import DataAvailabilityError
-from training.commands import checkpoint, keys, membership, runs, status, watch
+from training.commands import checkpoint, keys, membership, plan, runs, simulation, status, watch
 from training.commands.output import STDERR
 from training.core.errors import TrainingError
 from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, PayloadError, WorkerError
@@ -33,6 +33,8 @@ app.command("join")(membership.join)
 app.command("leave")(membership.leave)
 app.command("status")(status.status)
 app.command("watch")(watch.watch)
+app.command("simulate")(simulation.simulate)
+app.command("plan")(plan.plan)
 app.command("evaluate")(checkpoint.evaluate)
 app.command("generate")(checkpoint.generate)
 

@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from training.core.adaptation import Link, Proposal, Spectrum, measure_spectrum, propose
+from training.core.adaptation import Spectrum, measure_spectrum, propose
 from training.core.canonical import CanonicalState, check_root
 from training.core.codecs.registry import codec_of
 from training.core.errors import NonFiniteUpdateError, UnknownUpdateError, VersionMismatchError, WorkerStateForeignError
 from training.core.fixed_point import from_units, to_units
 from training.core.payload import decode_payload, plan_payload
+from training.core.proposal import Link, Proposal
 from training.core.randomness import derive_bytes
 from training.core.recipe import Recipe, StartKind, compute_fingerprint
 from training.core.sampling import compute_data_seed, plan_samples
@@ -180,7 +181,7 @@ class LocalWorker:
             return self._in_flight[round_index].payload
         plan = plan_payload(self._recipe, self._canonical, round_index, rank=rank)
         weights = {slot.name: self._weights_in_units(slot.name) for slot in plan.slots}
-        chunks, sent, warm = [plan.header], {}, {}
+        chunks, sent, warm, spectra = [plan.header], {}, {}, {}
         for slot in plan.slots:
             name = slot.name
             owed = self._start(name) - weights[name] + self._residual[name]
@@ -193,8 +194,9 @@ class LocalWorker:
                 warm[name] = compressed.warm
                 if self._recipe.codec.keep_energy_bps:
                     bits = self._canonical.fraction_bits[name]
-                    self._spectra[name] = measure_spectrum(owed, compressed.warm, bits)
+                    spectra[name] = measure_spectrum(owed, compressed.warm, bits)
         self._warm |= warm
+        self._spectra = self._spectra | spectra
         payload = b"".join(chunks)
         self._in_flight[round_index] = InFlight(payload=payload, units=sent, num_members=self._num_members)
         if self._recipe.rounds.start is not StartKind.CONTINUE:
@@ -203,7 +205,10 @@ class LocalWorker:
         return payload
 
     def propose(self, link: Link | None, *, rank: int) -> Proposal:
-        """Return what this worker would have rank and H be, from what it last sent and what it measured."""
+        """Return what this worker would have rank and H be, from what it last sent and what it measured.
+
+        May be called from another thread than the rest.
+        """
         return propose(self._recipe, tuple(self._spectra.values()), rank, link)
 
     def apply(self, settlement: Settlement, round_index: int, own_accepted: bool | None) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.core.rounds.settling import compute_median_step
-from training.core.adaptation import Link, Spectrum, measure_spectrum, propose, propose_local_steps, propose_rank
+from training.core.adaptation import Spectrum, measure_spectrum, propose, propose_local_steps, propose_rank
 from training.core.canonical import create_genesis
+from training.core.proposal import Link
 from training.core.recipe import CodecKind, Recipe
 from training.core.settle import settle
 from training.data.corpus import Corpus

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
+from training.baselines import train_allreduce
+from training.cli import app
+from training.core.canonical import create_genesis
+from training.core.payload import plan_payload
+from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe
 from training.data.corpus import Corpus
-from training.simulate import main
+from training.simulate import load_recipe, main, simulate
 
 
 def test_simulation_prints_a_line_a_round(
@@ -22,3 +31,47 @@ def test_simulation_prints_a_line_a_round(
     assert [int(line.split()[1]) for line in lines] == list(range(16))
     losses = [float(re.search(r"held-out (\S+)", line)[1]) for line in lines]  # type: ignore[index]
     assert losses[-1] < losses[0] < 6
+
+
+def test_command_counts_bytes_exactly(corpus: Corpus, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(corpus.train.tobytes())
+    arguments = ["simulate", "tiny", "--workers", "3", "--rounds", "4", "--data", str(text), "--seats", "6", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.output)
+    assert [line["round"] for line in document["rounds"]] == [0, 1, 2, 3]
+    recipe = load_recipe("tiny")
+    sizes = [plan_payload(recipe, create_genesis(recipe), t, rank=recipe.codec.rank).num_bytes for t in range(4)]
+    assert [line["payload_bytes"] for line in document["rounds"]] == sizes
+    assert document["traffic"]["down_bytes"] == 2 * sum(sizes)
+    assert document["traffic"]["up_bytes"] == sum(-(-size * 6 // 4) for size in sizes)
+    assert document["root"].startswith("0x")
+
+
+def test_command_shows_an_attack(corpus: Corpus, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(corpus.train.tobytes())
+    options = ["--workers", "4", "--rounds", "2", "--data", str(text)]
+    result = CliRunner().invoke(app, ["simulate", "tiny", *options, "--attack", "sign_flip"])
+    assert result.exit_code == 0, result.output
+    assert "clipped 1000" in result.output
+    refused = CliRunner().invoke(app, ["simulate", "tiny", *options, "--attack", "zero", "--attackers", "4"])
+    assert refused.exit_code == 2
+
+
+def test_allreduce_is_the_gradient_of_all_samples(corpus: Corpus) -> None:
+    """One worker, nothing compressed, H = 1: the outer loop and AllReduce walk the same way, to float's rounding."""
+    recipe = load_recipe("tiny")
+    recipe = replace(
+        recipe,
+        codec=replace(recipe.codec, kind=CodecKind.NONE),
+        rounds=replace(recipe.rounds, num_fragments=1, overlap=0, local_steps=4, num_rounds=3),
+        outer=OuterRecipe(momentum_end_q15=0, rate_end_q15=Q15_ONE),
+    )
+    one, _ = simulate(recipe, corpus, 1, num_rounds=3)
+    same = train_allreduce(recipe, corpus, 1)
+    other = train_allreduce(recipe, corpus, 2)
+    for name, theta in one.theta.items():
+        assert int((theta.long() - same.theta[name].long()).abs().max()) < 1 << 12, name
+    assert any(not torch.equal(same.theta[name], other.theta[name]) for name in same.theta)

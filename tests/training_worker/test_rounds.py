@@ -46,6 +46,7 @@ def test_two_workers_finish_a_run_with_one_root(net: Any, overlap: int, fragment
     assert _final_rounds(net) == list(range(info.num_rounds_total))
     assert first.summary.accepted == second.summary.accepted == info.num_rounds_total
     assert info.certified_version == info.num_rounds_total
+    assert info.rank == 6, "votes carry the engines' proposals, and the chain takes their median"
     # Every inner step of both is in theta exactly once: the flush rounds have taken out the rest.
     steps = first.rules.steps * info.params.num_rounds
     assert first.engine.canonical.theta == steps * (first.gain + second.gain)

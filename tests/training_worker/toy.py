@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training.core.proposal import Link, Proposal
 from training.worker.errors import StateUnavailable, WorkerStateDamaged
 
 BAD_PAYLOAD = b"not a payload"
@@ -66,6 +67,7 @@ class ToyEngine:
     progress: int = 0
     position: list[int] = field(default_factory=lambda: [-1, 0])
     history: list[tuple[int, int, bool | None]] = field(default_factory=list)
+    wanted_rank: int = 6
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -108,6 +110,9 @@ class ToyEngine:
 
     def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
         raise NotImplementedError
+
+    def propose(self, link: Link | None, *, rank: int) -> Proposal:
+        return Proposal(rank=self.wanted_rank, local_steps=0)
 
     def save(self, path: Path) -> None:
         body = json.dumps(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from training.core.proposal import Link, Proposal
 from training.core.recipe import MAX_RANK, Recipe
 
 PROBE_COMPONENTS = 8
@@ -30,30 +31,6 @@ class Spectrum:
     """Squared singular values, falling, of the update projected on its components."""
     total: float
     """Squared norm of the whole update, in the same unit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """What a worker measured in the last rounds."""
-
-    exchange_seconds: float
-    """From a payload's dispersal to the last payload of its round in hand."""
-    step_seconds: float
-    """One inner step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """Fields of a vote; 0 proposes nothing."""
-
-    rank: int
-    """r."""
-    local_steps: int
-    """H."""
-
-
-NO_PROPOSAL = Proposal(rank=0, local_steps=0)
-"""Of a recipe that fixes both."""
 
 
 def measure_spectrum(owed_MN: torch.Tensor, factor_NR: torch.Tensor, fraction_bits: int) -> Spectrum:

@@ -16,6 +16,7 @@ TrainingError
 |  |- WorkerStateMissingError
 |  |- WorkerStateDamagedError  truncated, empty or altered file
 |  `- WorkerStateForeignError  of another run or worker
+|- PlanError                   a figure of `trainer plan` that cannot be
 `- CorpusError
    |- CorpusMissingError
    `- CorpusTooSmallError
@@ -135,6 +136,16 @@ class UnknownUpdateError(StateError):
             f"an own update of round {round_index} was counted, in flight are {list(in_flight)}; "
             "train and send that round again and adopt the payload, or start fresh from the agreed state"
         )
+
+
+class PlanError(TrainingError):
+    """A figure that the models of speed and size cannot use."""
+
+    def __init__(self, option: str, got: object, expected: str) -> None:
+        self.option = option
+        self.got = got
+        self.expected = expected
+        super().__init__(f"{option} is {got}, expected {expected}")
 
 
 class WorkerStateError(TrainingError):

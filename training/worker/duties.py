@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -62,6 +63,11 @@ class Duties:
         self._joined_at = float("-inf")
         self._opened_seen = (-1, 0)
         self._rebuilt: dict[int, Any] = {}
+        self._propose: Callable[[int], tuple[int, int]] | None = None
+
+    def set_proposer(self, propose: Callable[[int], tuple[int, int]]) -> None:
+        """Let votes carry ``propose(rank)``: the rank and H that this worker would have; zeros propose nothing."""
+        self._propose = propose
 
     def attest(self, view: ChainView, agreement: Agreement) -> bool:
         """Vote on the round that follows the agreed state; report payloads that cannot be had near the deadline.
@@ -85,7 +91,8 @@ class Duties:
                     LOG.warning("round %d: reported payloads as missing (bits %x)", t, ballot.missing)
                     return True
                 choice = (ballot.retries, ballot.root, ballot.refused)
-                self._parts.sender.send("attest", self._parts.run, t, *choice, 0, 0)
+                proposal = (0, 0) if self._propose is None else self._propose(info.rank)
+                self._parts.sender.send("attest", self._parts.run, t, *choice, *proposal)
             except (ContractError, TransactionFailed) as error:
                 span.note = _name_of(error)
                 if _name_of(error) != "AlreadyVoted":

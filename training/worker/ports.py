@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from contracts.bindings.readers import StorageReader, TrainingReader
+from training.core.proposal import Link, Proposal
 
 
 class ChainPort(Protocol):
@@ -142,6 +143,9 @@ class LocalEngine(Protocol):
 
     def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
         """Mark an own payload that an older saved state does not know as in flight."""
+
+    def propose(self, link: Link | None, *, rank: int) -> Proposal:
+        """Return the rank and H this worker would have, from what it sent and measured; called from any thread."""
 
     def save(self, path: Path) -> None:
         """Write the whole worker state, hashed."""

@@ -23,6 +23,7 @@ from training.core.recipe import compute_recipe_digest
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import ChainSilent, Fatal, NotAllowedHere, NotFunded, WrongRecipe, WrongRun
 from training.worker.loop import Patience
+from training.worker.pace import Pace
 from training.worker.sending import TrainingSender
 from training.worker.session import Summary, WorkerParts, run_worker
 from training.worker.stores import CommitteeStores
@@ -76,7 +77,8 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
     with hold_home(home):
         client = ChainClient(config.chain_urls)
         blobs = BlobClient(deadline_seconds=STORE_DEADLINE_SECONDS)
-        trace = Trace(home / "trace.jsonl")
+        pace = Pace()
+        trace = Trace(home / "trace.jsonl", pace.note)
         try:
             run = _read_run(client, config, stop)
             rules = _create_rules(client, config, run, address)
@@ -92,6 +94,7 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
                 run=config.run,
                 patience=config.patience,
                 evaluation_interval=config.evaluation_interval,
+                pace=pace,
             )
             return run_worker(parts, stop)
         finally:

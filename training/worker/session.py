@@ -32,6 +32,7 @@ from training.worker.exchange import Exchange
 from training.worker.journal import Journal, JournalContents, load_journal
 from training.worker.loop import LoopEnd, Patience, RoundLoop
 from training.worker.outbox import Outbox
+from training.worker.pace import Pace
 from training.worker.ports import ChainPort, LocalEngine, PayloadPort, Rules, SenderPort
 from training.worker.restore import restore_newest
 from training.worker.source import PayloadSource
@@ -67,6 +68,8 @@ class WorkerParts:
     """Versions between two recorded held-out losses."""
     poll_seconds: float = POLL_SECONDS
     """Between two looks at the chain."""
+    pace: Pace | None = None
+    """What the trace has measured, for proposals; without it H is never proposed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +201,8 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
             engine = _catch_up(parts, agreement, watcher, stop, last_sent_round)
             if engine is None:
                 return (LoopEnd.STOPPED if stop.is_set() else LoopEnd.RESET), agreement.version, agreement.root
+        trained = engine
+        duties.set_proposer(lambda rank: _propose(trained, parts.pace, rank))
         exchange.start()
         end = RoundLoop(
             me=me,
@@ -221,6 +226,11 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         outbox.stop(STOP_SECONDS)
         watcher.stop(STOP_SECONDS)
         source.close()
+
+
+def _propose(engine: LocalEngine, pace: Pace | None, rank: int) -> tuple[int, int]:
+    proposal = engine.propose(None if pace is None else pace.measure(), rank=rank)
+    return proposal.rank, proposal.local_steps
 
 
 def _catch_up(

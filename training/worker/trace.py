@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -77,8 +77,9 @@ class TraceEvent:
 class Trace:
     """Appends events to a file; safe to use from several threads."""
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path`` for appending."""
+    def __init__(self, path: Path, listener: Callable[[TraceEvent], None] | None = None) -> None:
+        """Open ``path`` for appending; ``listener`` hears every event too."""
+        self._listener = listener
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
@@ -87,6 +88,8 @@ class Trace:
 
     def record(self, event: TraceEvent) -> None:
         """Append one event."""
+        if self._listener is not None:
+            self._listener(event)
         line = json.dumps(
             {
                 "kind": event.kind.value,

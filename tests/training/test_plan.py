@@ -1,0 +1,120 @@
+"""The models of speed and size: the published figures are pinned, the rest follows from the code's own constants."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from training.cli import app
+from training.commands.plan import parse_bandwidth
+from training.core.codecs.registry import plan_slot
+from training.core.errors import PlanError
+from training.core.layout import build_layout
+from training.core.recipe import CodecKind, parse_recipe
+from training.core.sizing import SHAPES, compute_memory, compute_payload_density, compute_scale, count_parameters
+from training.core.throughput import Cluster, OuterLoop, compute_least_compression, compute_speeds
+from training.recipes.shipped import load_shipped
+
+
+def _cluster(**changes: float) -> Cluster:
+    """Return DiLoCoX's 107B on 20 clusters at 1 Gbps, its step fitted so that R is 356."""
+    values: dict[str, float] = {
+        "num_parameters": 107e9,
+        "num_workers": 20,
+        "bandwidth_bits": 1e9,
+        "tokens_per_second": 3713.0,
+        "tokens_per_step": 33_928.0,
+    }
+    return Cluster(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_published_figures() -> None:
+    """TRAINING, *The model of speed*: 357 times, and the ablation of 3,728 / 2,197 / 1,168 / 10.4 tokens a second."""
+    speeds = {each.scheme: each for each in compute_speeds(_cluster(), OuterLoop(local_steps=125, compression=4.4))}
+    assert _cluster().ratio == pytest.approx(356, abs=0.05)
+    assert round(speeds["overlap and compression"].speed_up) == 357
+    assert round(speeds["overlap and compression"].tokens_per_second) == 3713
+    assert round(speeds["without overlap"].tokens_per_second) == 2254
+    assert round(speeds["without compression"].tokens_per_second) == 1304
+    assert round(speeds["AllReduce"].tokens_per_second, 1) == 10.4
+    assert compute_least_compression(_cluster(), 125) == pytest.approx(2.85, abs=0.005)
+
+
+def test_thinner_link_needs_more_compression() -> None:
+    thin = _cluster(bandwidth_bits=1e8)
+    assert thin.ratio == pytest.approx(3560, abs=1)
+    hidden, late = (
+        compute_speeds(thin, OuterLoop(local_steps=125, compression=compression))[1] for compression in (28.5, 20.0)
+    )
+    assert hidden.utilisation == pytest.approx(1.0)
+    assert late.utilisation == pytest.approx(125 * 20 / 3560, rel=1e-3)
+
+
+def test_goodput_and_codec_time_are_terms_of_their_own() -> None:
+    loop = OuterLoop(local_steps=125, compression=4.4, codec_seconds=1000.0)
+    assert compute_speeds(_cluster(goodput=0.5), loop)[1].tokens_per_second < 3713 * 0.5
+    assert _cluster(goodput=0.5).exchange_seconds == 2 * _cluster().exchange_seconds
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_workers": 1}, {"bandwidth_bits": 0.0}, {"goodput": 1.5}, {"tokens_per_step": -1.0}]
+)
+def test_invalid_cluster(changes: dict[str, float]) -> None:
+    with pytest.raises(PlanError, match="expected"):
+        _cluster(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"), [("1Gbps", 1e9), ("100 Mbit/s", 1e8), ("2.5e8", 2.5e8), ("10mbps", 1e7), ("64k", 64e3)]
+)
+def test_bandwidth(text: str, bits: float) -> None:
+    assert parse_bandwidth(text) == bits
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps"])
+def test_invalid_bandwidth(text: str) -> None:
+    with pytest.raises(PlanError, match="1Gbps"):
+        parse_bandwidth(text)
+
+
+def test_parameters_of_a_shape_are_those_of_the_model() -> None:
+    recipe = parse_recipe(load_shipped("demo"))
+    assert count_parameters(recipe.model) == build_layout(recipe).num_parameters
+    assert SHAPES["0.4M"] == recipe.model
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("10M", 9e6, 11e6), ("125M", 120e6, 130e6), ("1.3B", 1.2e9, 1.4e9)])
+def test_shapes_are_as_large_as_they_are_called(name: str, low: float, high: float) -> None:
+    assert low < count_parameters(SHAPES[name]) < high
+
+
+def test_memory_is_shared_by_stages_and_shards() -> None:
+    whole, part = compute_memory(8e9), compute_memory(8e9, num_stages=2, sharding=4)
+    assert (whole.inner, whole.outer) == (128e9, 192e9)
+    assert (part.inner, part.outer) == (16e9, 24e9)
+    assert compute_memory(8e9, num_fragments=10).outer == pytest.approx(8e9 * 17.6)
+
+
+def test_scale_follows_from_the_codec() -> None:
+    density = compute_payload_density(2048)
+    slot = plan_slot(CodecKind.LOW_RANK_2BIT, "m", (2048, 2048), rank=61, exponent=0)
+    assert density < slot.num_bytes / 2048**2
+    scale = compute_scale(1e9, 64, width=2048, num_seats=6, bandwidth_bits=1e9)
+    assert scale.payload_bytes == pytest.approx(density * 1e9)
+    assert scale.dispersed_bytes == pytest.approx(1.5 * scale.payload_bytes)
+    assert scale.down_bytes == pytest.approx(63 * scale.payload_bytes)
+    assert scale.egress_bytes == pytest.approx(64 * scale.down_bytes)
+
+
+def test_command_prints_the_tables() -> None:
+    result = CliRunner().invoke(app, ["plan"])
+    assert result.exit_code == 0, result.output
+    for figure in ("357.0x", "3,713.0", "2,254.1", "1,303.8", "10.4", "R = 356"):
+        assert figure in result.output
+    document = json.loads(CliRunner().invoke(app, ["plan", "--bandwidth", "100Mbps", "--json"]).output)
+    assert round(document["ratio"]) == 3560
+    assert {each["scheme"] for each in document["speeds"]} >= {"AllReduce", "without overlap"}
+    assert re.fullmatch(r"\d+", str(document["memory"]["7B"]["parameters"]))

@@ -1,0 +1,107 @@
+"""``trainer simulate``: a recipe's rounds with N workers in one process, without chain or store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from training.commands.options import DataOption, JsonOption
+from training.commands.output import STDOUT, format_bytes, format_loss, print_json, print_pairs
+
+if TYPE_CHECKING:
+    from training.simulate import SimulatedRound
+
+
+def simulate(
+    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.")],
+    workers: Annotated[int, typer.Option(min=1, max=255, help="D.")] = 2,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
+    evaluate_every: Annotated[int, typer.Option(min=1, help="Rounds between two held-out losses.")] = 1,
+    attack: Annotated[str | None, typer.Option(help="What the last members send instead.")] = None,
+    attackers: Annotated[int, typer.Option(min=1, help="How many of them lie.")] = 1,
+    seats: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Storage nodes, for the bytes dispersed; default 4.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a recipe with N workers here: losses, roots and exact bytes, a line a round."""
+    # torch takes seconds to load: only here, so that the other commands answer at once.
+    import torch
+
+    from training.attacks import AttackKind
+    from training.core.layout import build_layout
+    from training.data.corpus import load_corpus
+    from training.evaluation import evaluate_state
+    from training.simulate import DEFAULT_SEATS, NO_TRAFFIC, load_recipe
+    from training.simulate import simulate as run_rounds
+
+    kinds = [kind.value for kind in AttackKind]
+    if attack is not None and attack not in kinds:
+        raise typer.BadParameter(f"{attack!r} is none of {', '.join(kinds)}", param_hint="--attack")
+    if attack is not None and attackers >= workers:
+        raise typer.BadParameter(
+            f"{attackers} of {workers} workers: at least one must be honest", param_hint="--attackers"
+        )
+    torch.set_num_threads(threads)
+    parsed = load_recipe(recipe)
+    corpus = load_corpus(parsed.data, data)
+    lines: list[dict[str, Any]] = []
+    total = NO_TRAFFIC
+
+    def show(done: SimulatedRound) -> None:
+        nonlocal total
+        total = total + done.traffic
+        is_due = (done.round_index + 1) % evaluate_every == 0
+        state = done.settlement.state
+        loss = round(1e6 * evaluate_state(parsed, state, corpus)) if is_due else None
+        line = {
+            "round": done.round_index,
+            "held_out_micro": loss,
+            "train_micro": done.train_loss_micro,
+            "rank": done.rank,
+            "accepted": done.settlement.num_accepted,
+            "clipped": done.settlement.clipped,
+            "payload_bytes": done.traffic.payload_bytes,
+            "up_bytes": done.traffic.up_bytes,
+            "down_bytes": done.traffic.down_bytes,
+            "root": state.root(),
+        }
+        lines.append(line)
+        if not as_json:
+            STDOUT.print(
+                f"round {done.round_index:4d}  held-out {'-' if loss is None else format_loss(loss)}"
+                f"  train {format_loss(done.train_loss_micro)}  {format_bytes(done.payload_bytes)} a worker"
+                f"{f'  clipped {done.settlement.clipped:b}' if done.settlement.clipped else ''}"
+                f"  root 0x{state.root().hex()[:12]}"
+            )
+
+    state, _ = run_rounds(
+        parsed,
+        corpus,
+        workers,
+        show,
+        num_rounds=rounds,
+        attack=None if attack is None else AttackKind(attack),
+        num_attackers=attackers,
+        num_seats=DEFAULT_SEATS if seats is None else seats,
+    )
+    loss = evaluate_state(parsed, state, corpus)
+    parameters = build_layout(parsed).num_parameters
+    if as_json:
+        print_json(
+            {"rounds": lines, "traffic": total, "held_out": loss, "parameters": parameters, "root": state.root()}
+        )
+        return
+    print_pairs(
+        f"{parsed.name}: {workers} workers, {parameters:,} parameters",
+        [
+            ("held-out loss", f"{loss:.4f} nats a byte"),
+            ("payloads of a worker", format_bytes(total.payload_bytes)),
+            ("up, with the store's redundancy", format_bytes(total.up_bytes)),
+            ("down", format_bytes(total.down_bytes)),
+            ("root", f"0x{state.root().hex()}"),
+        ],
+    )

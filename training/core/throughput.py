@@ -1,0 +1,134 @@
+"""The model of speed: tokens a second of AllReduce, and of an outer loop with and without its tricks (SPEC, *Speed*).
+
+Symbols: t_c one inner step, T = 2 (D-1)/D * bytes / bandwidth a whole exchange of bf16, rho the compression, R = T/t_c.
+Published: 107B on 160 GPUs at 1 Gbps, 357 times AllReduce (DiLoCoX, arXiv 2506.21263); a test pins it and the ablation.
+Real links give less: goodput, codec time and start-up are terms of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from training.core.errors import PlanError
+
+BF16_BYTES = 2
+"""Of a gradient or weight in an AllReduce."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Machines and link."""
+
+    num_parameters: float
+    """P."""
+    num_workers: int
+    """D, from 2."""
+    bandwidth_bits: float
+    """Of one worker's link, bits a second."""
+    goodput: float = 1.0
+    """Share of it that a flow gets; real links about 0.9."""
+    tokens_per_second: float
+    """Of all workers, computing only."""
+    tokens_per_step: float
+    """Of all workers, in one inner step."""
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 2:
+            raise PlanError("--workers", self.num_workers, "at least 2")
+        for name, value in (
+            ("--params", self.num_parameters),
+            ("--bandwidth", self.bandwidth_bits),
+            ("--tokens-per-second", self.tokens_per_second),
+            ("--tokens-per-step", self.tokens_per_step),
+        ):
+            if not 0 < value < float("inf"):
+                raise PlanError(name, value, "above 0")
+        if not 0 < self.goodput <= 1:
+            raise PlanError("--goodput", self.goodput, "above 0, at most 1")
+
+    @property
+    def step_seconds(self) -> float:
+        """t_c."""
+        return self.tokens_per_step / self.tokens_per_second
+
+    @property
+    def exchange_seconds(self) -> float:
+        """T: one whole exchange of bf16 by a ring."""
+        num_bytes = 2 * (self.num_workers - 1) / self.num_workers * BF16_BYTES * self.num_parameters
+        return 8 * num_bytes / (self.bandwidth_bits * self.goodput)
+
+    @property
+    def ratio(self) -> float:
+        """R: exchange over step."""
+        return self.exchange_seconds / self.step_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterLoop:
+    """What is exchanged, and how often."""
+
+    local_steps: int
+    """H."""
+    compression: float
+    """rho: bytes of a bf16 exchange over bytes of ours."""
+    codec_seconds: float = 0.0
+    """Compress, sum and apply, each exchange."""
+
+    def __post_init__(self) -> None:
+        if self.local_steps < 1:
+            raise PlanError("--local-steps", self.local_steps, "at least 1")
+        if self.compression < 1:
+            raise PlanError("--compression", self.compression, "at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """One row of the table."""
+
+    scheme: str
+    """What is on."""
+    tokens_per_second: float
+    """Of all workers."""
+    utilisation: float
+    """Share of the time that computes, 0..1."""
+    speed_up: float
+    """Over AllReduce."""
+
+
+def compute_speeds(cluster: Cluster, loop: OuterLoop) -> list[Speed]:
+    """Return AllReduce, ours, and ours without overlap or without compression.
+
+    >>> paper = Cluster(
+    ...     num_parameters=107e9, num_workers=20, bandwidth_bits=1e9, tokens_per_second=3713, tokens_per_step=33_928
+    ... )
+    >>> [round(speed.speed_up) for speed in compute_speeds(paper, OuterLoop(local_steps=125, compression=4.4))][:2]
+    [1, 357]
+    """
+    plain = OuterLoop(local_steps=loop.local_steps, compression=1.0)
+    seconds = {
+        "AllReduce": cluster.step_seconds + cluster.exchange_seconds,
+        "overlap and compression": _seconds_a_step(cluster, loop, is_overlapped=True),
+        "without overlap": _seconds_a_step(cluster, loop, is_overlapped=False),
+        "without compression": _seconds_a_step(cluster, plain, is_overlapped=True),
+        "without both": _seconds_a_step(cluster, plain, is_overlapped=False),
+    }
+    return [
+        Speed(
+            scheme=scheme,
+            tokens_per_second=cluster.tokens_per_step / each,
+            utilisation=cluster.step_seconds / each,
+            speed_up=seconds["AllReduce"] / each,
+        )
+        for scheme, each in seconds.items()
+    ]
+
+
+def compute_least_compression(cluster: Cluster, local_steps: int) -> float:
+    """Return the least rho with which an overlapped exchange is hidden: R / H."""
+    return max(1.0, cluster.ratio / local_steps)
+
+
+def _seconds_a_step(cluster: Cluster, loop: OuterLoop, *, is_overlapped: bool) -> float:
+    compute = loop.local_steps * cluster.step_seconds
+    exchange = cluster.exchange_seconds / loop.compression + loop.codec_seconds
+    return (max(compute, exchange) if is_overlapped else compute + exchange) / loop.local_steps
