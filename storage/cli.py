@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +21,26 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, KeyFileError
-from contracts.bindings.keys import load_key
+from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
+from contracts.bindings.types import BlobState
 from da.blocking import BlobClient
 from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
+from da.core.types import Tier
 from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
 from storage.amounts import format_wei
+from storage.archives import keep_file, restore_file
 from storage.client import CERTIFY_BLOCKS, StorageClient, parse_blob_id
-from storage.core.errors import BlobReleased, InvalidBlobText, StorageError, TierUnavailable, UnknownBlob
+from storage.core.delta import WIDTHS
+from storage.core.errors import (
+    BlobReleased,
+    InvalidBlobText,
+    LeaseTooShortForTier,
+    StorageError,
+    TierUnavailable,
+    UnknownBlob,
+)
 from storage.core.tiers import parse_tier
 from storage.sizes import format_size, parse_size
 
@@ -64,7 +76,7 @@ DEFAULT_CHAIN = ["http://127.0.0.1:8545"]
 def put(
     file: Annotated[Path, typer.Argument(help="The file.")],
     key_file: Annotated[Path, typer.Option(help="Key of the account that pays.")],
-    tier: Annotated[str, typer.Option(help="temporary or hot.")] = "hot",
+    tier: Annotated[str, typer.Option(help="temporary, hot or cold (at least 30 days).")] = "hot",
     blocks: Annotated[int, typer.Option(min=1, help="How long to keep it, in blocks.")] = 100_000,
     encrypt: Seal = None,
     chain: Chain = DEFAULT_CHAIN,
@@ -151,7 +163,7 @@ def get(
 @app.command()
 def quote(
     size: Annotated[str, typer.Argument(help="A size such as 1GB, or a file.")],
-    tier: Annotated[str, typer.Option(help="temporary or hot.")] = "hot",
+    tier: Annotated[str, typer.Option(help="temporary, hot or cold (at least 30 days).")] = "hot",
     blocks: Annotated[int, typer.Option(min=1, help="How long, in blocks.")] = 100_000,
     chain: Chain = DEFAULT_CHAIN,
     as_json: Json = False,
@@ -210,6 +222,154 @@ def stat(
         )
 
 
+@app.command("ls")
+def list_(
+    owner: Annotated[str, typer.Option(help="Address; by default that of the key.")] = "",
+    key_file: Annotated[Path | None, typer.Option(help="Key of the owner.")] = None,
+    has_ended: Annotated[bool, typer.Option("--all", help="Show blobs whose leases have ended, too.")] = False,
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """List the blobs that an owner put, and what they cost."""
+    with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
+        if not owner and key_file is None:
+            raise ValueError("whose blobs? give --owner or --key-file")
+        address = owner or address_of(load_key(key_file)) if key_file is not None else owner
+        blobs = [info for info in storage.list_blobs(address) if has_ended or info.state is BlobState.LIVE]
+        account = storage.get_account(address)
+        result = {
+            "owner": address,
+            "paid_wei": account.paid,
+            "refunded_wei": account.refunded,
+            "blobs": [
+                {
+                    "blob": "0x" + info.blob.hex(),
+                    "size_bytes": info.size_bytes,
+                    "tier": Tier(info.tier).name.lower(),
+                    "expiry_height": info.expiry_height,
+                    "state": info.state.name,
+                    "paid_wei": info.paid,
+                }
+                for info in blobs
+            ],
+        }
+        lines = [
+            f"0x{info.blob.hex()}  {Tier(info.tier).name.lower():<9}  {format_size(info.size_bytes):>9}  "
+            f"until {info.expiry_height}"
+            for info in blobs
+        ]
+        total = f"{len(blobs)} blobs, {format_size(sum(info.size_bytes for info in blobs))}"
+        money = f"paid {format_wei(account.paid)}, got back {format_wei(account.refunded)}"
+        _show(result, as_json, "\n".join([*lines, f"{total}; {money}"]))
+
+
+@app.command()
+def rm(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that pays for it.")],
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """End your lease of a blob now; what it did not use comes back."""
+    with _errors(as_json), _open(chain, 30.0) as (client, storage, _):
+        blob_id = parse_blob_id(blob)
+        refund = storage.release(blob_id, sender=Sender(client, load_key(key_file)))
+        result = {"blob": "0x" + blob_id.hex(), "refund_wei": refund}
+        _show(result, as_json, f"released 0x{blob_id.hex()}, {format_wei(refund)} came back")
+
+
+@app.command()
+def renew(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that pays for it.")],
+    blocks: Annotated[int, typer.Option(min=1, help="How much longer, in blocks.")] = 100_000,
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """Lengthen your lease of a blob."""
+    with _errors(as_json), _open(chain, 30.0) as (client, storage, _):
+        renewed = storage.renew(parse_blob_id(blob), blocks=blocks, sender=Sender(client, load_key(key_file)))
+        result = {"blob": "0x" + renewed.blob.hex(), "expiry_height": renewed.expiry, "fee_wei": renewed.fee}
+        _show(result, as_json, f"kept until height {renewed.expiry}, fee {format_wei(renewed.fee)}")
+
+
+@app.command()
+def challenge(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    seat: Annotated[int, typer.Argument(min=0, max=63, help="The seat that is accused.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that risks the bond.")],
+    leaf: Annotated[int | None, typer.Option(min=0, help="The leaf to show; by default one drawn now.")] = None,
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """Accuse a seat of having lost its shard: it shows a leaf on the chain and gets your bond, or is slashed."""
+    with _errors(as_json), _open(chain, 30.0) as (client, storage, _):
+        blob_id, wanted = parse_blob_id(blob), secrets.randbits(62) if leaf is None else leaf
+        due = storage.challenge(blob_id, seat=seat, leaf=wanted, sender=Sender(client, load_key(key_file)))
+        result = {"blob": "0x" + blob_id.hex(), "seat": seat, "leaf": wanted, "due_height": due}
+        _show(result, as_json, f"seat {seat} must answer until height {due}")
+
+
+@app.command()
+def archive(
+    file: Annotated[Path, typer.Argument(help="The file, such as a checkpoint.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that pays.")],
+    base: Annotated[str, typer.Option(help="Archive of the checkpoint before: only the difference is kept.")] = "",
+    width: Annotated[int, typer.Option(help="Bytes of a number: 2 for bf16, 4 for fp32.")] = 4,
+    blocks: Annotated[int, typer.Option(min=1, help="How long to keep it, in blocks.")] = 8_760_000,
+    tier: Annotated[str, typer.Option(help="cold, or another.")] = "cold",
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Keep a file compressed, as the difference to an earlier one; get it back with restore."""
+    with _errors(as_json), _open(chain, deadline) as (client, storage, blobs):
+        if width not in WIDTHS:
+            raise ValueError(f"--width {width}, expected one of {WIDTHS}")
+        with _progress(f"archiving {file.name}", lambda: blobs.bytes_sent, as_json):
+            kept = keep_file(
+                storage,
+                file,
+                blocks=blocks,
+                sender=Sender(client, load_key(key_file)),
+                width=width,
+                base=parse_blob_id(base) if base else None,
+                tier=parse_tier(tier),
+            )
+        result = {
+            "blob": "0x" + kept.stored.blob.hex(),
+            "size_bytes": kept.size_bytes,
+            "stored_bytes": kept.stored.size_bytes,
+            "depth": kept.depth,
+            "base": None if kept.base is None else "0x" + kept.base.hex(),
+            "expiry_height": kept.stored.expiry,
+            "fee_wei": kept.stored.fee,
+        }
+        _show(
+            result,
+            as_json,
+            f"{result['blob']}\n{format_size(kept.size_bytes)} in {format_size(kept.stored.size_bytes)} "
+            f"({kept.gain:.1f} times smaller, depth {kept.depth}), until height {kept.stored.expiry}, "
+            f"fee {format_wei(kept.stored.fee)}",
+        )
+
+
+@app.command()
+def restore(
+    blob: Annotated[str, typer.Argument(help="The archive's blob id, 64 hex digits.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")],
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Get the contents of an archive, with all that it builds on."""
+    with _errors(as_json), _open(chain, deadline) as (_, storage, blobs):
+        with _progress(f"restoring {out.name}", lambda: blobs.bytes_received, as_json):
+            size_bytes = restore_file(storage, parse_blob_id(blob), out)
+        result = {"file": str(out), "size_bytes": size_bytes, "bytes_received": blobs.bytes_received}
+        _show(result, as_json, f"{out}: {format_size(size_bytes)}, verified")
+
+
 def main() -> None:
     """Run the command line; SIGTERM stops it as tidily as Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
@@ -239,6 +399,7 @@ def _errors(as_json: bool) -> Iterator[None]:
         _fail(error, NOT_READABLE, as_json)
     except (
         InvalidBlobText,
+        LeaseTooShortForTier,
         TierUnavailable,
         ValueError,
         KeyFileError,
@@ -265,8 +426,11 @@ def _progress(text: str, get_bytes: Callable[[], int], as_json: bool) -> Iterato
         task = progress.add_task(text, total=None)
 
         def follow() -> None:
+            first, since = get_bytes(), time.monotonic()
             while not stop.wait(0.1):
-                progress.update(task, description=f"{text}: {format_size(get_bytes())} on the wire")
+                done = get_bytes() - first
+                rate = int(done / max(0.1, time.monotonic() - since))
+                progress.update(task, description=f"{text}: {format_size(done)} on the wire, {format_size(rate)}/s")
 
         thread = threading.Thread(target=follow, name="progress", daemon=True)
         thread.start()

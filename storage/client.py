@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Sender
-from contracts.bindings.types import Blob, BlobState
+from contracts.bindings.types import Blob, BlobState, OwnerAccount
 from da.blocking import BlobClient
 from da.client import Retrieved, RetrieveReport
 from da.core.certificate import encode_certificate
@@ -23,11 +23,15 @@ from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
 from da.slabs import MemorySource, Source
 from storage.committees import make_committee
-from storage.core.errors import BlobReleased, InvalidBlobText, NoCommittee, UnknownBlob
-from storage.core.tiers import get_served_policy
+from storage.core.errors import BlobReleased, InvalidBlobText, LeaseTooShortForTier, NoCommittee, UnknownBlob
+from storage.core.tiers import get_served_policy, is_stronger
 
 CERTIFY_BLOCKS = 100
 """Blocks added to a lease for upload and certification, so that it lasts the blocks asked for from then on (30 s)."""
+
+
+LISTED_AT_ONCE = 256
+"""Of blobsOf (Storage ABI)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,16 @@ class Stored:
     certificate: Certificate
     faults: tuple[SeatFault, ...]
     """Seats that did not sign, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """What came of a renewal."""
+
+    blob: BlobId
+    expiry: Height
+    fee: int
+    """Wei."""
 
 
 class StorageClient:
@@ -107,9 +121,13 @@ class StorageClient:
         A put that was cut is simply repeated: nodes keep the shards that they have, and a lease that already lasts
         long enough is not paid again.
 
-        Raises: NoCommittee, TierUnavailable, da's NotEnoughReceipts (nothing is certified then), ContractError.
+        Raises: NoCommittee, TierUnavailable, LeaseTooShortForTier, da's NotEnoughReceipts (nothing is certified then),
+        ContractError.
         """
         get_served_policy(tier)
+        for info in self._chain.storage.tiers():
+            if info.id == int(tier) and blocks < info.min_blocks:
+                raise LeaseTooShortForTier(tier=tier.name.lower(), minimum=info.min_blocks, got=blocks)
         source = MemorySource(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
         size_bytes = source.size_bytes
         asked_at = self._chain.height()
@@ -128,7 +146,7 @@ class StorageClient:
         fee = 0
         kept_until = self._chain.storage.lease_expiry(blob, sender.address)
         kept_tier = Tier(self._chain.storage.blob(blob).tier)
-        if kept_until < asked_at + blocks or kept_tier < tier:
+        if kept_until < asked_at + blocks or is_stronger(tier, kept_tier):
             outcome = sender.send("Storage", "certify", encode_certificate(certificate), value=max_fee)
             fee = int(outcome.event("BlobCertified").fields["fee"])
             kept_until, kept_tier = expiry, tier
@@ -142,6 +160,45 @@ class StorageClient:
             certificate=certificate,
             faults=dispersal.faults,
         )
+
+    def renew(self, blob: BlobId, *, blocks: int, sender: Sender) -> Renewed:
+        """Lengthen the sender's own lease by ``blocks``.
+
+        Raises: UnknownBlob; ContractError NoLease, LeaseTooLong.
+        """
+        info = self.stat(blob)
+        expiry = self._chain.storage.lease_expiry(blob, sender.address) + blocks
+        max_fee = self.quote(tier=Tier(info.tier), size_bytes=info.size_bytes, blocks=blocks)
+        outcome = sender.send("Storage", "renew", blob, expiry, value=max_fee)
+        fee = int(outcome.event("LeaseRenewed").fields["fee"])
+        return Renewed(blob=blob, expiry=Height(expiry), fee=fee)
+
+    def release(self, blob: BlobId, *, sender: Sender) -> int:
+        """End the sender's own lease now and return the wei that came back.
+
+        Raises: ContractError UnknownBlob, NoLease, BlobIsPinned.
+        """
+        return int(sender.send("Storage", "release", blob).event("LeaseReleased").fields["refund"])
+
+    def challenge(self, blob: BlobId, *, seat: int, leaf: int, sender: Sender) -> int:
+        """Accuse a seat on the chain, with a bond; return the height until which it must answer.
+
+        Raises: ContractError NotSigned, ChallengeIsOpen, LeaseTooShort.
+        """
+        bond = self._chain.storage.node_terms().challenge_bond
+        outcome = sender.send("Storage", "challenge", blob, seat, leaf, value=bond)
+        return int(outcome.event("ChallengeOpened").fields["due_height"])
+
+    def list_blobs(self, owner: str) -> tuple[Blob, ...]:
+        """Return all blobs that an owner certified itself, oldest first; released ones too."""
+        found: list[Blob] = []
+        while page := self._chain.storage.blobs_of(owner, len(found), LISTED_AT_ONCE):
+            found += [self._chain.storage.blob(blob) for blob in page]
+        return tuple(found)
+
+    def get_account(self, owner: str) -> OwnerAccount:
+        """Return what an owner has paid and got back."""
+        return self._chain.storage.owner_account(owner)
 
     def stat(self, blob: BlobId) -> Blob:
         """Return the chain's record of a blob.
@@ -158,22 +215,20 @@ class StorageClient:
 
         Raises: UnknownBlob, BlobReleased, da's RetrieveFailed and BlobTooLarge.
         """
-        info = self.stat(blob)
-        if info.state is BlobState.RELEASED:
-            raise BlobReleased(blob=blob, release_height=info.release_height)
+        info = self._stat_live(blob)
         limit = info.size_bytes if max_bytes is None else max_bytes
         return self._blobs.retrieve(blob, committee=self.committee(Epoch(info.epoch)), max_bytes=limit)
 
     def get_to_file(
         self, blob: BlobId, path: Path, *, on_progress: Callable[[int], None] = lambda _: None
     ) -> RetrieveReport:
-        """Write a blob's bytes, verified, to a file that appears when they are complete; memory stays small.
+        """Read a blob of any size into a file, in constant memory; the name appears when all of it is verified.
+
+        A read that was cut goes on where it stopped.
 
         Raises: as ``get``.
         """
-        info = self.stat(blob)
-        if info.state is BlobState.RELEASED:
-            raise BlobReleased(blob=blob, release_height=info.release_height)
+        info = self._stat_live(blob)
         return self._blobs.retrieve_to_file(
             blob,
             path,
@@ -181,6 +236,12 @@ class StorageClient:
             max_bytes=info.size_bytes,
             on_progress=on_progress,
         )
+
+    def _stat_live(self, blob: BlobId) -> Blob:
+        info = self.stat(blob)
+        if info.state is BlobState.RELEASED:
+            raise BlobReleased(blob=blob, release_height=info.release_height)
+        return info
 
 
 def parse_blob_id(text: str) -> BlobId:

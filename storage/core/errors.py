@@ -328,6 +328,15 @@ class BlobReleased(StorageError):
         super().__init__(f"blob {blob.hex()} was released at height {release_height}: its leases have ended")
 
 
+class LeaseTooShortForTier(StorageError):
+    """The chain sells longer leases of this tier only; nothing was uploaded."""
+
+    def __init__(self, *, tier: str, minimum: int, got: int) -> None:
+        self.minimum = minimum
+        self.got = got
+        super().__init__(f"a {tier} lease of {got} blocks, expected at least {minimum}; ask for --blocks {minimum}")
+
+
 class InvalidBlobText(StorageError):
     """A blob id as people type it is 64 hexadecimal digits, with or without 0x."""
 

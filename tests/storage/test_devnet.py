@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -74,7 +75,7 @@ def test_put_stat_and_get_a_file(devnet: dict[str, Any], tmp_path: Path) -> None
     assert target.read_bytes() == source.read_bytes()
     assert (len(got["seats"]), got["faults"]) == (2, [])
     call("get", "00" * 32, "-o", str(tmp_path / "none"), *chain, code=4)
-    call("put", str(source), "--tier", "cold", "--key-file", str(key), *chain, code=2)
+    call("put", str(source), "--tier", "cold", "--blocks", "9", "--key-file", str(key), *chain, code=2)
     assert not (tmp_path / "none").exists()
 
     statuses = []
@@ -84,3 +85,49 @@ def test_put_stat_and_get_a_file(devnet: dict[str, Any], tmp_path: Path) -> None
     assert {status["node"]["registration"] for status in statuses} == {"registered"}
     seats = sorted(seat for status in statuses for seat in max(status["chain"]["seats"].items())[1])
     assert seats == [0, 1, 2, 3]
+
+
+def test_leases_archives_and_challenges(devnet: dict[str, Any], tmp_path: Path, wait_until: Any) -> None:
+    chain = ("--json", "--chain", devnet["rpc_urls"][0])
+    key = tmp_path / "payer.key"
+    address = address_of(create_key(key))
+    paying = ("--key-file", str(key), *chain)
+    call_localnet("fund", address, "--home", devnet["home"])
+
+    # two checkpoints a little apart, the second as the difference to the first, cold for a month
+    first = np.random.default_rng(1).standard_normal(400_000).astype(np.float32)
+    second = first + np.float32(1e-4) * first
+    for name, values in (("one", first), ("two", second)):
+        (tmp_path / name).write_bytes(values.tobytes())
+    one = json.loads(call("archive", str(tmp_path / "one"), *paying))
+    two = json.loads(call("archive", str(tmp_path / "two"), "--base", one["blob"], *paying))
+    assert (one["depth"], two["depth"], two["base"]) == (0, 1, one["blob"])
+    assert two["stored_bytes"] < 0.9 * one["stored_bytes"]
+    call("restore", two["blob"], "-o", str(tmp_path / "back"), *chain)
+    assert (tmp_path / "back").read_bytes() == second.tobytes()
+
+    # a seat that is accused answers by itself and keeps its bond
+    due = json.loads(call("challenge", two["blob"], "1", *paying))["due_height"]
+    assert due > 0
+    wait_until(lambda: any(s["audits"]["challenges_answered"] for s in get_statuses(devnet)), "an answer", 60.0)
+    bonds = [status["income"]["bond_wei"] for status in get_statuses(devnet)]
+    assert bonds == [10**18] * 4
+
+    # longer, listed, and given back
+    renewed = json.loads(call("renew", one["blob"], "--blocks", "1000", *paying))
+    assert renewed["expiry_height"] == one["expiry_height"] + 1_000
+    listed = json.loads(call("ls", *paying))
+    assert [blob["blob"] for blob in listed["blobs"]] == [one["blob"], two["blob"]]
+    refund = json.loads(call("rm", one["blob"], *paying))["refund_wei"]
+    assert 0 < refund < one["fee_wei"]
+    assert json.loads(call("stat", one["blob"], *chain))["state"] == "RELEASED"
+    assert [blob["blob"] for blob in json.loads(call("ls", *paying))["blobs"]] == [two["blob"]]
+    wait_until(lambda: sum(s["income"]["earned_wei"] or 0 for s in get_statuses(devnet)) > 0, "seats are paid", 60.0)
+
+
+def get_statuses(devnet: dict[str, Any]) -> list[dict[str, Any]]:
+    statuses = []
+    for url in devnet["storage_urls"]:
+        with urllib.request.urlopen(url + "/v1/status", timeout=10) as answer:
+            statuses.append(json.load(answer))
+    return statuses

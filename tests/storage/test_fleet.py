@@ -192,6 +192,9 @@ class ChainDouble:
     def quote(self, tier: int, size_bytes: int, blocks: int) -> int:
         return (tier + 1) * size_bytes * blocks
 
+    def tiers(self) -> tuple[Any, ...]:
+        return ()
+
     def lease_expiry(self, blob: bytes, owner: str) -> int:
         return self.blob(blob).expiry_height
 
