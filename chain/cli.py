@@ -21,6 +21,7 @@ from chain.cometbft import CometBftMissing, Timing, find_cometbft
 from chain.core.errors import ChainError, InvalidGenesis
 from chain.core.genesis import DEFAULT_BASE_FEE_WEI, DEFAULT_GAS_LIMIT, parse_genesis
 from chain.home import (
+    ADDRESS_BYTES,
     Addresses,
     HomeError,
     Listening,
@@ -297,7 +298,7 @@ def verify_read(
     )
     document: dict[str, Any] = {"chain_id": client.chain_id}
     if address:
-        account = read_account(client, bytes.fromhex(address.removeprefix("0x")))
+        account = read_account(client, _parse_account(address))
         document.update(address=address, nonce=account.nonce, balance_wei=str(account.balance), height=account.height)
     if run:
         found = read_run(client, run)
@@ -329,7 +330,7 @@ def make_validator_proof(
     json_output: Json = False,
 ) -> None:
     """Sign with the validator's key whose it is: the arguments of Staking.registerValidator."""
-    key, proof = sign_registration(home, bytes.fromhex(operator.removeprefix("0x")))
+    key, proof = sign_registration(home, _parse_account(operator))
     if json_output:
         print(json.dumps({"key": "0x" + key.hex(), "proof": "0x" + proof.hex()}))
         return
@@ -465,6 +466,16 @@ def _make_app_state(
         return state
 
     return make
+
+
+def _parse_account(text: str) -> bytes:
+    try:
+        account = bytes.fromhex(text.removeprefix("0x"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no hex address") from error
+    if len(account) != ADDRESS_BYTES:
+        raise typer.BadParameter(f"{text!r} has {len(account)} bytes, expected {ADDRESS_BYTES}")
+    return account
 
 
 def _make_settings(snapshot_interval: int, retain_blocks: int) -> NodeSettings:

@@ -122,10 +122,10 @@ class Network:
             save_settings(home, settings)
         self.nodes = [Node(home) for home in homes]
 
-    def start(self, indices: Collection[int]) -> None:
-        """Start several at once and wait for all."""
-        for index in indices:
-            self.nodes[index].spawn()
+    def start(self, indices: Collection[int], *, rpc_port: int = 0) -> None:
+        """Start several at once and wait for all; ``rpc_port`` is that of the first one's JSON-RPC."""
+        for place, index in enumerate(indices):
+            self.nodes[index].spawn(rpc_port=rpc_port if place == 0 else 0)
         for index in indices:
             self.nodes[index].wait_for_start()
 
