@@ -30,7 +30,6 @@ from chain.core.contracts.staking.validators import (
     record_evidence,
 )
 from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, EvmGasLimitTooHigh, InvalidTransaction
-from chain.core.evm.gas import EVM_BLOCK_GAS
 from chain.core.executor import (
     BlockEnvironment,
     BlockExecution,
@@ -209,7 +208,7 @@ class ChainApplication:
             check_transaction(verdict, parameters, self._contracts)
             state = self._store.committed.state
             check_sender(state, verdict.sender)
-            compute_evm_gas(state, verdict, self._contracts)
+            compute_evm_gas(state, verdict, parameters, self._contracts)
             nonce, balance = self._read_account(verdict.sender)
             self._queue.admit(verdict, nonce, balance, self._store.committed.height)
         except InvalidTransaction as error:
@@ -278,7 +277,7 @@ class ChainApplication:
             max_bytes=request.max_tx_bytes,
             gas_limit=parameters.gas_limit,
             height=Height(request.height),
-            evm_gas_limit=EVM_BLOCK_GAS,
+            evm_gas_limit=parameters.evm_gas_limit,
             read_evm_gas=self._read_evm_gas,
         )
         return pb.ResponsePrepareProposal(txs=chosen)
@@ -466,7 +465,7 @@ class ChainApplication:
     def _read_evm_gas(self, transaction: Transaction) -> int:
         """Return what a transaction needs of the EVM's meter, more than there is where no block can hold it."""
         try:
-            return compute_evm_gas(self._store.committed.state, transaction, self._contracts)
+            return compute_evm_gas(self._store.committed.state, transaction, self._get_parameters(), self._contracts)
         except EvmGasLimitTooHigh as error:
             return error.got
 

@@ -31,7 +31,7 @@ from chain.core.errors import (
     SenderIsContract,
 )
 from chain.core.evm.execution import needs_evm, run_evm
-from chain.core.evm.gas import EVM_BLOCK_GAS, MAX_INITCODE_BYTES, compute_required_gas
+from chain.core.evm.gas import MAX_INITCODE_BYTES, compute_required_gas
 from chain.core.evm.gas import compute_intrinsic_gas as compute_intrinsic_gas
 from chain.core.genesis import ChainParameters, get_supply, set_supply
 from chain.core.native import BlockContext, CallContext, Meter, OutOfGas, Revert
@@ -75,7 +75,7 @@ def check_transaction(transaction: Transaction, parameters: ChainParameters, con
         raise FeeCapTooLow(parameters.base_fee, transaction.max_fee)
 
 
-def compute_evm_gas(state: Base, transaction: Transaction, contracts: Contracts) -> int:
+def compute_evm_gas(state: Base, transaction: Transaction, parameters: ChainParameters, contracts: Contracts) -> int:
     """Return what a transaction may take from the EVM's own meter of the block: 0 where no user's code runs.
 
     Raises EvmGasLimitTooHigh for what no block can hold.
@@ -85,8 +85,8 @@ def compute_evm_gas(state: Base, transaction: Transaction, contracts: Contracts)
     gas = transaction.gas_limit - compute_intrinsic_gas(
         transaction.data, is_creation=transaction.to is None, access_list=transaction.access_list
     )
-    if gas > EVM_BLOCK_GAS:
-        raise EvmGasLimitTooHigh(EVM_BLOCK_GAS, gas)
+    if gas > parameters.evm_gas_limit:
+        raise EvmGasLimitTooHigh(parameters.evm_gas_limit, gas)
     return gas
 
 
@@ -107,7 +107,7 @@ def process_block(
     receipts: list[Receipt] = []
     gas_used = 0
     num_logs = 0
-    evm_meter = Meter(limit=EVM_BLOCK_GAS)
+    evm_meter = Meter(limit=environment.parameters.evm_gas_limit)
     for transaction in transactions:
         if isinstance(transaction, InvalidTransaction):
             results.append(transaction)
@@ -164,8 +164,8 @@ def process_transaction(
     gas_left = parameters.gas_limit - gas_used_before
     if transaction.gas_limit > gas_left:
         raise BlockGasExhausted(gas_left, transaction.gas_limit)
-    evm_gas = compute_evm_gas(state, transaction, contracts)
-    evm_meter = evm_meter or Meter(limit=EVM_BLOCK_GAS)
+    evm_gas = compute_evm_gas(state, transaction, parameters, contracts)
+    evm_meter = evm_meter or Meter(limit=parameters.evm_gas_limit)
     if evm_gas > evm_meter.limit - evm_meter.used:
         raise BlockGasExhausted(evm_meter.limit - evm_meter.used, evm_gas)
     cost = compute_cost(transaction)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from chain.core import accounts, rlp
 from chain.core.errors import InvalidGenesis
+from chain.core.evm.gas import EVM_BLOCK_GAS
 from chain.core.hashing import GENESIS_TAG, sha256
 from chain.core.state import Base, Overlay
 from chain.core.types import Address, Amount, Hash
@@ -21,7 +22,7 @@ GENESIS_PREFIX = b"g/"
 """Keys of chain parameters and of the supply."""
 
 DEFAULT_GAS_LIMIT = 30_000_000
-"""Gas of a block: some 1,400 transfers; without an EVM a gas costs far less time than Ethereum's."""
+"""Gas of a block: some 1,400 transfers; a native call's gas costs far less time than the EVM's, which has its own."""
 
 DEFAULT_BASE_FEE_WEI = 1_000_000_000
 """Wei a gas, constant: 1 gwei, so a transfer burns 0.000021 token."""
@@ -49,6 +50,8 @@ class ChainParameters:
     """Gas of a block."""
     base_fee: Amount
     """Wei a gas, burned."""
+    evm_gas_limit: int = EVM_BLOCK_GAS
+    """Gas of all EVM execution in a block, without intrinsic gas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ def parse_genesis(chain_id: str, app_state: bytes) -> Genesis:
     evm_chain_id = _read_integer(rest, "evmChainId", None, _MAX_EVM_CHAIN_ID)
     gas_limit = _read_integer(rest, "gasLimit", DEFAULT_GAS_LIMIT, 2**63 - 1)
     base_fee = _read_integer(rest, "baseFeeWei", DEFAULT_BASE_FEE_WEI, _MAX_AMOUNT)
+    evm_gas_limit = _read_integer(rest, "evmGasLimit", EVM_BLOCK_GAS, 2**63 - 1)
     alloc = _read_alloc(rest.pop("alloc", {}))
     if evm_chain_id == 0 or gas_limit == 0:
         raise InvalidGenesis(f"evmChainId is {evm_chain_id} and gasLimit is {gas_limit}, both must be above 0")
@@ -87,6 +91,7 @@ def parse_genesis(chain_id: str, app_state: bytes) -> Genesis:
             genesis_hash=Hash(sha256(GENESIS_TAG + len(name).to_bytes(2, "big") + name + canonical)),
             gas_limit=gas_limit,
             base_fee=Amount(base_fee),
+            evm_gas_limit=evm_gas_limit,
         ),
         alloc=alloc,
         contract_parameters={key: _read_integer(rest, key, None, _MAX_AMOUNT) for key in sorted(rest)},
@@ -103,7 +108,7 @@ def process_genesis(state: Overlay, genesis: Genesis) -> None:
 
 def save_parameters(state: Overlay, parameters: ChainParameters) -> None:
     """Write the parameters; the next block is executed under them."""
-    fields = (parameters.evm_chain_id, parameters.gas_limit, parameters.base_fee)
+    fields = (parameters.evm_chain_id, parameters.gas_limit, parameters.base_fee, parameters.evm_gas_limit)
     encoded = rlp.encode(
         [parameters.chain_id.encode(), parameters.genesis_hash, *(rlp.encode_integer(value) for value in fields)]
     )
@@ -116,7 +121,7 @@ def get_parameters(state: Base) -> ChainParameters | None:
     if value is None:
         return None
     items = rlp.decode(value)
-    chain_id, genesis_hash, evm_chain_id, gas_limit, base_fee = (
+    chain_id, genesis_hash, evm_chain_id, gas_limit, base_fee, evm_gas_limit = (
         bytes(item) for item in items if isinstance(item, bytes)
     )
     return ChainParameters(
@@ -125,6 +130,7 @@ def get_parameters(state: Base) -> ChainParameters | None:
         genesis_hash=Hash(genesis_hash),
         gas_limit=int.from_bytes(gas_limit, "big"),
         base_fee=Amount(int.from_bytes(base_fee, "big")),
+        evm_gas_limit=int.from_bytes(evm_gas_limit, "big"),
     )
 
 

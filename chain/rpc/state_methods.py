@@ -14,7 +14,7 @@ from chain.core import accounts
 from chain.core.errors import InvalidTransaction
 from chain.core.estimate import estimate_gas as compute_estimate
 from chain.core.evm.execution import needs_evm
-from chain.core.evm.gas import EVM_BLOCK_GAS, compute_intrinsic_gas
+from chain.core.evm.gas import compute_intrinsic_gas
 from chain.core.evm.layout import get_code as read_code
 from chain.core.evm.layout import get_slot
 from chain.core.executor import CallResult, simulate_call
@@ -28,7 +28,7 @@ from chain.rpc.views import view_access_list
 
 MAX_CALL_GAS = 50_000_000
 """Most gas of one eth_call to a system contract: a view may be dearer than a transaction could be."""
-MAX_EVM_CALL_GAS = 2 * EVM_BLOCK_GAS
+MAX_EVM_CALL_GAS = 12_000_000
 """Most gas of one eth_call in the EVM, where it takes up to four seconds of a worker thread."""
 MAX_ACCESS_LIST_RUNS = 8
 """Until eth_createAccessList's list must be complete: each run may only add to it."""
@@ -137,7 +137,7 @@ def estimate_gas(session: Session, params: Params) -> str:
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
-    request = _cap_gas(session, request, EVM_BLOCK_GAS + _intrinsic_gas(request))
+    request = _cap_gas(session, request, session.snapshot.genesis_info().evm_gas_limit + _intrinsic_gas(request))
     try:
         estimate, result = compute_estimate(
             session.snapshot.state,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from eth.vm.code_stream import CodeStream
 from evm_pair import CHAIN_ID, GWEI, Chain, bytecode, calldata
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chain.core import accounts, errors
 from chain.core.estimate import estimate_gas
 from chain.core.evm.addresses import compute_create_address
+from chain.core.evm.code import find_jump_targets
 from chain.core.evm.gas import EVM_BLOCK_GAS, compute_intrinsic_gas
 from chain.core.evm.layout import SYSTEM_CODE, get_code, get_slot, set_code
 from chain.core.executor import process_block
@@ -181,3 +185,53 @@ def test_intrinsic_gas_of_creations_and_lists() -> None:
     assert compute_intrinsic_gas(b"\x00\x01", is_creation=True) == 53_020
     listed = ((Address(b"\x11" * 20), (bytes(32), b"\x01" * 32)),)
     assert compute_intrinsic_gas(b"", access_list=listed) == 21_000 + 2_400 + 2 * 1_900
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([b"\x5b", b"\x60", b"\x61", b"\x6f", b"\x7f", b"\x00", b"\x56", b"\x5b\x5b"]), max_size=90)
+)
+def test_jump_targets_are_those_of_py_evm(parts: list[bytes]) -> None:
+    code = b"".join(parts)
+    oracle = CodeStream(code)
+    expected = [code[position] == 0x5B and oracle.is_valid_opcode(position) for position in range(len(code))]
+    assert [bool(mark) for mark in find_jump_targets(code)] == expected
+
+
+@pytest.mark.parametrize("fill", [b"\x60", b"\x7f", b"\x5b", bytes(range(0x60, 0x80))])
+def test_hostile_code_is_looked_through_once(fill: bytes, chain: Chain) -> None:
+    """A loop of calls into the largest code, which jumps to its end: py-evm alone takes hours and recurses."""
+    target, caller = Address(b"\x72" * 20), Address(b"\x73" * 20)
+    code = bytes.fromhex("615ffe56") + (fill * 24_576)[: 24_576 - 6] + b"\x5b\x00"
+    set_code(chain.state, target, code)
+    set_code(chain.state, caller, bytes.fromhex("5b5f5f5f5f5f73" + target.hex() + "61ffff" + "f1505f56"))
+    assert chain.call(caller, gas=200_000).error == "out of gas"
+
+
+EDGES = [0, 1, 2, 31, 32, 33, 255, 256, 2**16, 2**32, 2**63, 2**64, 2**128, 2**255, 2**256 - 1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    opcode=st.integers(0, 255),
+    arguments=st.lists(st.sampled_from([*EDGES, *range(3, 18), 0x1000, 0x1001, 0x1002]), min_size=8, max_size=8),
+    data=st.binary(max_size=300),
+)
+def test_no_opcode_and_no_precompile_raises(opcode: int, arguments: list[int], data: bytes) -> None:
+    """Every opcode on edge values, twice, then a call of some precompile with some data: always a result."""
+    chain = Chain()
+    pushes = b"".join(b"\x7f" + argument.to_bytes(32, "big") for argument in arguments)
+    code = (
+        (pushes + bytes([opcode])) * 2
+        + b"\x5b\x5f\x5f\x60\xff\x5f\x5f\x60"
+        + bytes([arguments[0] & 15])
+        + b"\x61\xff\xff\xf1"
+    )
+    address = Address(b"\x74" * 20)
+    set_code(chain.state, address, code)
+    before = chain.state.changes()
+    result = chain.call(address, data, gas=300_000)
+    assert result.gas_used <= 300_000
+    for number in range(1, 18):
+        assert chain.call(number.to_bytes(20, "big"), data, gas=100_000).gas_used <= 100_000
+    assert chain.state.changes() == before

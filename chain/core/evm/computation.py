@@ -1,14 +1,18 @@
-"""py-evm's Prague rules with this chain's precompiles, and two corrections.
+"""py-evm's Prague rules with this chain's precompiles, and four corrections.
 
 1. The initcode's gas is charged at depth 0 only: py-evm takes any frame whose sender is the origin for the first
    one, so an account that calls itself and creates would pay twice (``CREATE`` charges by itself).
 2. ``SELFDESTRUCT`` warns through Python's warnings in py-evm; here it is just an opcode.
+3. Jump targets are found in one pass (``chain.core.evm.code``).
+4. A frame that has ended leaves its logs, refunds and deletions to its caller and is forgotten: py-evm keeps every
+   frame, some 4 kB each, until the transaction ends.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from eth.abc import ComputationAPI, MessageAPI, StateAPI, TransactionContextAPI
 from eth.vm import mnemonics, opcode_values
 from eth.vm.forks.byzantium.opcodes import ensure_no_static
 from eth.vm.forks.cancun.logic import selfdestruct_eip6780
@@ -16,6 +20,8 @@ from eth.vm.forks.prague.computation import PragueComputation
 from eth.vm.forks.prague.opcodes import PRAGUE_OPCODES
 from eth.vm.forks.tangerine_whistle.constants import GAS_SELFDESTRUCT_EIP150
 from eth.vm.opcode import as_opcode
+
+from chain.core.evm.code import EvmCode
 
 
 class EvmComputation(PragueComputation):
@@ -29,6 +35,30 @@ class EvmComputation(PragueComputation):
             gas_cost=GAS_SELFDESTRUCT_EIP150,
         ),
     }
+
+    def __init__(self, state: StateAPI, message: MessageAPI, transaction_context: TransactionContextAPI) -> None:
+        """Start a frame."""
+        super().__init__(state, message, transaction_context)
+        self.code = EvmCode(message.code, state.jump_targets)  # type: ignore[attr-defined]
+        self._inherited_refund = 0
+        self._inherited_deletions: set[bytes] = set()
+
+    def add_child_computation(self, child_computation: ComputationAPI) -> None:
+        """Take over what a frame that has ended leaves behind; a failed one leaves nothing."""
+        super().add_child_computation(child_computation)
+        self.children.pop()
+        if child_computation.is_success:
+            self._log_entries.extend(child_computation.get_raw_log_entries())  # type: ignore[arg-type]
+            self._inherited_refund += child_computation.get_gas_refund()
+            self._inherited_deletions.update(child_computation.get_accounts_for_deletion())
+
+    def get_gas_refund(self) -> int:
+        """Return what this frame and those below it earned."""
+        return 0 if self.is_error else self._gas_meter.gas_refunded + self._inherited_refund
+
+    def get_accounts_for_deletion(self) -> list[Any]:
+        """Return the contracts that self-destructed, ascending."""
+        return [] if self.is_error else sorted({*self.accounts_to_delete, *self._inherited_deletions})
 
     @property
     def is_origin_computation(self) -> bool:

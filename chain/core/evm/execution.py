@@ -71,7 +71,7 @@ def run_evm(
     if computation.is_error:
         evm.revert(start)
     else:
-        for doomed in sorted(computation.get_accounts_for_deletion()):
+        for doomed in computation.get_accounts_for_deletion():
             evm.delete_account(doomed)
         if evm.burned:
             set_supply(state, Amount(get_supply(state) - evm.burned))

@@ -31,7 +31,7 @@ MAX_INITCODE_BYTES = 49_152
 """Of a creation (EIP-3860): twice the largest code (EIP-170)."""
 
 EVM_BLOCK_GAS = 6_000_000
-"""Gas of all EVM execution in a block, without the intrinsic gas of its transactions: the EVM's own meter.
+"""Gas of all EVM execution in a block, without the intrinsic gas of its transactions: the EVM's own meter, by default.
 
 The worst loops of opcodes run at 2.7 to 4.7 Mgas/s on one core here, so a hostile block takes about two seconds, an
 ordinary one some milliseconds.  Not less, so that the largest code that EIP-170 allows (24,576 bytes: 4.9 M of

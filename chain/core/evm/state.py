@@ -15,6 +15,7 @@ from eth.vm.forks.prague.state import PragueState
 from chain.core import accounts
 from chain.core.environment import BlockEnvironment, Contracts
 from chain.core.evm import layout
+from chain.core.evm.code import JumpTargets
 from chain.core.evm.computation import EvmComputation
 from chain.core.evm.precompiles import PRECOMPILES, Precompile
 from chain.core.evm.system_calls import call_system_contract
@@ -54,6 +55,7 @@ class EvmState(PragueState):
             base_fee_per_gas=parameters.base_fee,
             excess_blob_gas=0,
         )
+        self.jump_targets: JumpTargets = {}
         self._warm: dict[Any, None] = {}
         self._transient: dict[Any, bytes] = {}
         self._totals: dict[Any, int] = {}
