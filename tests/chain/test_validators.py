@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -13,12 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from network import Network
 from real_node import ROOT, Node, wait_until
 
-from chain.cometbft import CometBftMissing, Timing, find_cometbft
+from chain.cometbft import CometBftMissing, Timing, find_cometbft, load_keys
+from chain.core.contracts.staking.bonds import get_bond
+from chain.core.contracts.staking.validators import get_validator
+from chain.core.light import BlockId, Commit, CommitVote, LightError, encode_vote
+from chain.core.types import Address
+from chain.home import load_genesis
+from chain.light_client import CometBftSource, LightClient, read_moment
 from chain.settings import NodeSettings
 from chain.store import Reader
+from chain.supervisor import find_free_port
+from chain.verified_reads import read_account
 
 pytestmark = pytest.mark.integration
 
@@ -83,11 +93,13 @@ def check_same_chain(nodes: list[Node]) -> int:
 
 def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: Any, tmp_path: Path) -> None:
     nodes, sender = network.nodes, Sender(alice)
-    network.start(range(4))
+    rpc_port = find_free_port()
+    network.start(range(4), rpc_port=rpc_port)
     wait_until(lambda: int(nodes[0].call("net_info")["n_peers"]) == 3, "three peers each", 10)
     grow(nodes)
     sender.send(nodes[0])
 
+    check_verified_reads(nodes[0], alice, f"http://127.0.0.1:{rpc_port}")
     network.isolate({3})
     stuck = nodes[3].height()
     grow(nodes[:3])
@@ -112,6 +124,13 @@ def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: 
     grow(nodes)
     sender.send(nodes[3])
 
+    accuse(nodes[0], nodes[2])
+    address = bytes.fromhex(network.keys[2].validator_address)
+    wait_until(lambda: read_validator(nodes[0], address)["jailedUntil"], "the double sign is punished")
+    assert read_validator(nodes[0], address)["bond"] == 10 * 10**18 * 95 // 100
+    wait_until(lambda: len(nodes[0].call("validators")["validators"]) == 3, "CometBFT goes on with three", 20)
+    grow(nodes)
+
     fifth = _join(nodes[:2], tmp_path / "fifth")
     network.nodes.append(fifth)
     fifth.start()
@@ -128,6 +147,69 @@ def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: 
             assert node.find(raw) is not None
     for node in [*nodes[:4], fifth]:
         assert node.stop() == 0
+
+
+def check_verified_reads(node: Node, alice: Any, rpc_url: str) -> None:
+    """Read an account through a light client, over CometBFT's RPC and by the command over JSON-RPC."""
+    genesis = load_genesis(node.home)
+    client = LightClient(CometBftSource(f"http://{node.addresses.rpc}"), genesis=genesis)
+    account = read_account(client, alice.address)
+    assert account.nonce == 1
+    path = node.home / "config" / "genesis.json"
+    command = [sys.executable, "-m", "chain.cli", "verify", "--json", "--chain", rpc_url]
+    command += ["--genesis", str(path), "--address", "0x" + alice.address.hex()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["balance_wei"], document["nonce"]) == (str(account.balance), 1)
+    assert document["num_validators"] == 4
+    forged = {**genesis, "validators": genesis["validators"][:3]}
+    with pytest.raises(LightError, match="validator set of genesis"):
+        LightClient(CometBftSource(f"http://{node.addresses.rpc}"), genesis=forged)
+
+
+def accuse(judge: Node, liar: Node) -> None:
+    """Sign two precommits for one height with a validator's key, and show them to another node."""
+    height = judge.height() - 1
+    listed = judge.call("validators", height=str(height))["validators"]
+    address = load_keys(liar.home).validator_address
+    index = next(place for place, each in enumerate(listed) if each["address"] == address)
+    key_file = json.loads((liar.home / "config" / "priv_validator_key.json").read_text())
+    key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(key_file["priv_key"]["value"])[:32])
+    moment = judge.call("header", height=str(height))["header"]["time"]
+    votes = []
+    for block_hash in (b"\x01" * 32, b"\x02" * 32):
+        block_id = BlockId(hash=block_hash, num_parts=1, parts_hash=block_hash)
+        commit = Commit(height=height, round=0, block_id=block_id, votes=())
+        vote = CommitVote(flag=2, address=bytes.fromhex(address), time=read_moment(moment), signature=b"")
+        votes.append(
+            {
+                "type": 2,
+                "height": str(height),
+                "round": 0,
+                "block_id": {"hash": block_hash.hex().upper(), "parts": {"total": 1, "hash": block_hash.hex().upper()}},
+                "timestamp": moment,
+                "validator_address": address,
+                "validator_index": index,
+                "signature": base64.b64encode(key.sign(encode_vote(commit, vote, "node-test"))).decode(),
+            }
+        )
+    value = {
+        "vote_a": votes[0],
+        "vote_b": votes[1],
+        "TotalVotingPower": str(sum(int(each["voting_power"]) for each in listed)),
+        "ValidatorPower": listed[index]["voting_power"],
+        "Timestamp": moment,
+    }
+    judge.call("broadcast_evidence", evidence={"type": "tendermint/DuplicateVoteEvidence", "value": value})
+
+
+def read_validator(node: Node, operator: bytes) -> dict[str, Any]:
+    """Return the staking record of an operator, from a node's durable state."""
+    with Reader(node.home / "app") as reader, reader.snapshot() as snapshot:
+        validator = get_validator(snapshot.state, Address(operator))
+        assert validator is not None
+        return {"jailedUntil": validator.jailed_until, "bond": get_bond(snapshot.state, Address(operator))}
 
 
 def _join(servers: list[Node], home: Path) -> Node:
