@@ -25,7 +25,7 @@ MAX_EXPONENT_MOVE = 8
 
 _INT32_MAX = (1 << 31) - 1
 
-_CHUNK_ELEMENTS = 1 << 15
+_CHUNK_ELEMENTS = 1 << 14
 """Elements stepped at once: their int64 copies stay in the cache, and torch does not start threads for so few."""
 
 
@@ -128,7 +128,7 @@ def step_tensor(
         momentum_after[here] = moved
         step = _scale_toward_zero(moved, coefficients.momentum_q15).add_(capped)
         step.mul_(coefficients.rate_q15).add_(1 << 14).bitwise_right_shift_(15)
-        theta_after[here] = torch.sub(flat[0][here], step).clamp_(-_INT32_MAX, _INT32_MAX)
+        theta_after[here] = step.neg_().add_(flat[0][here].to(torch.int64)).clamp_(-_INT32_MAX, _INT32_MAX)
     return theta_after.reshape(shape), momentum_after.reshape(shape)
 
 
