@@ -35,6 +35,7 @@ from chain.home import (
     sign_registration,
 )
 from chain.joining import JoinFailed
+from chain.recursion import StackTooSmall
 from chain.settings import InvalidSettings, NodeSettings, load_settings, save_settings
 from chain.store import Reader, Store, StoreError
 from chain.supervisor import ChildFailed, NodePlan, Supervisor, fetch_status, find_free_ports
@@ -393,6 +394,7 @@ def main() -> None:
         ChainError,
         InvalidSettings,
         JoinFailed,
+        StackTooSmall,
     ) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

@@ -62,7 +62,7 @@ def fetch(server: str, path: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(f"{server}/{path}", timeout=TIMEOUT_SECONDS) as answer:
             document = json.load(answer)
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError, RecursionError) as error:
         raise JoinFailed(f"{server}/{path} doesn't answer: {error}") from error
     if "result" not in document:
         raise JoinFailed(f"{server}/{path} answers {document.get('error')}")

@@ -315,7 +315,7 @@ def _post(url: str, method: str, params: Any) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             document = json.load(answer)
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError, RecursionError) as error:
         raise SourceFailed(url, f"doesn't answer: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("result"), dict):
         raise SourceFailed(url, f"answers {str(document)[:200]}")

@@ -1,7 +1,8 @@
 """Run a node: the application, CometBFT and JSON-RPC as child processes, one log each (DESIGN 2).
 
 CometBFT doesn't survive its application, nor the other way round, so these two are stopped and started
-together; JSON-RPC only reads and is restarted alone.  Both a bounded number of times.  Children are in process
+together, a bounded number of times.  JSON-RPC only reads: it is restarted alone, at growing intervals and for as
+long as the node runs, so that whoever can end it never ends a validator with it.  Children are in process
 groups of their own, so that Ctrl-C reaches only the supervisor, which stops them in order; the kernel kills them
 if the supervisor is killed itself.
 """
@@ -51,6 +52,10 @@ STOP_SECONDS = 3.0
 MAX_RESTARTS = 5
 """Within RESTART_WINDOW_SECONDS; more means that a restart doesn't help."""
 RESTART_WINDOW_SECONDS = 300.0
+FIRST_PAUSE_SECONDS = 0.5
+"""Before JSON-RPC's second start within the window; doubles with each."""
+MAX_PAUSE_SECONDS = 30.0
+"""Between two starts of JSON-RPC."""
 
 _MAX_UNIX_PATH_BYTES = 100
 """A Unix socket's path has at most 107 bytes on Linux, 103 elsewhere."""
@@ -129,6 +134,20 @@ class Child:
             self._process.wait()
 
 
+class Pause:
+    """How long to wait before the next start of what ends again and again."""
+
+    def __init__(self) -> None:
+        """Remember no end."""
+        self._ends: list[float] = []
+
+    def count(self, now: float) -> float:
+        """Note an end at ``now`` and return the seconds to wait: none after a first one, then twice as long each."""
+        recent = [moment for moment in self._ends if now - moment < RESTART_WINDOW_SECONDS]
+        self._ends = [*recent[-16:], now]
+        return min(FIRST_PAUSE_SECONDS * 2 ** (len(recent) - 1), MAX_PAUSE_SECONDS) if recent else 0.0
+
+
 class Supervisor:
     """Starts, watches and stops the children of one node."""
 
@@ -139,7 +158,10 @@ class Supervisor:
         self._app: Child | None = None
         self._core: Child | None = None
         self._rpc: Child | None = None
-        self._restarts: dict[str, list[float]] = {"consensus": [], "rpc": []}
+        self._restarts: list[float] = []
+        self._rpc_pause = Pause()
+        self._rpc_due: float | None = None
+        """When JSON-RPC is to be started again."""
         self._fault = plan.fault
         self._is_ready = False
         self._core_url = ""
@@ -180,7 +202,8 @@ class Supervisor:
         self._is_ready = False
         self._core = None
         check_agreement(home)
-        if self._addresses is None:
+        if self._addresses is None or not _are_free(self._addresses):
+            # Also at a restart: somebody may have bound a port between our look and CometBFT's use of it.
             self._addresses = _choose_addresses(home)
         addresses = self._addresses
         self._core_url = f"http://{_to_local(addresses.rpc)}"
@@ -220,8 +243,14 @@ class Supervisor:
         if ended:
             self._restart_consensus(ended[0])
             return
-        if self._rpc is not None and self._rpc.exit_code is not None:
-            self._count_restart("rpc", self._rpc)
+        rpc = self._rpc
+        if rpc is not None and rpc.exit_code is not None:
+            self._rpc = None
+            seconds = self._rpc_pause.count(time.monotonic())
+            self._rpc_due = time.monotonic() + seconds
+            log.warning("rpc ended with exit code %d, starting again in %.1f s", rpc.exit_code, seconds)
+        if self._rpc_due is not None and time.monotonic() >= self._rpc_due:
+            self._rpc_due = None
             self._start_rpc()
 
     def _restart_consensus(self, ended: Child) -> None:
@@ -231,13 +260,13 @@ class Supervisor:
                 child.stop()
         if core is not None:
             _check_app_ahead(core, self._plan.home)
-        self._count_restart("consensus", ended)
+        self._count_restart(ended)
         self._start_consensus()
 
-    def _count_restart(self, what: str, child: Child) -> None:
+    def _count_restart(self, child: Child) -> None:
         now = time.monotonic()
-        recent = [moment for moment in self._restarts[what] if now - moment < RESTART_WINDOW_SECONDS]
-        self._restarts[what] = [*recent, now]
+        recent = [moment for moment in self._restarts if now - moment < RESTART_WINDOW_SECONDS]
+        self._restarts = [*recent, now]
         reason = f"ended with exit code {child.exit_code}"
         if len(recent) >= MAX_RESTARTS:
             raise ChildFailed(child.name, f"{reason}, after {MAX_RESTARTS} restarts", child.log_path)
@@ -316,6 +345,11 @@ def _choose_addresses(home: Path) -> Addresses:
         if not is_free:
             log.warning("%s is in use, taking %s", address, chosen[-1])
     return Addresses(rpc=chosen[0], p2p=chosen[1])
+
+
+def _are_free(addresses: Addresses) -> bool:
+    parts = [address.rpartition(":") for address in (addresses.rpc, addresses.p2p)]
+    return all(_is_free(host, int(port)) for host, _, port in parts)
 
 
 def _is_free(host: str, port: int) -> bool:

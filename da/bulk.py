@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from da.core.errors import MalformedMessage
 from da.core.types import BlobId, ShardIndex
+from da.foreign_json import parse_json
 from da.protocol import BLOB_HEADER_FIELD, PutRequest, decode_blob_id, decode_put, decode_seat, encode_put
 
 MAGIC = b"AGB1"
@@ -148,8 +149,8 @@ def decode_answer_prefix(prefix: bytes) -> Answer:
 def decode_json(body: bytes) -> dict[str, object]:
     """Decode a JSON object; raises ``MalformedMessage``."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(body)
+    except ValueError as error:
         raise MalformedMessage("frame holds no JSON") from error
     if not isinstance(value, dict):
         raise MalformedMessage("frame holds no JSON object")

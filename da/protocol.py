@@ -24,6 +24,7 @@ from da.core.hashing import HASH_BYTES
 from da.core.receipt import KEY_BYTES, SIGNATURE_BYTES, Receipt
 from da.core.scheme import MAX_SEATS
 from da.core.types import BlobId, Epoch, Height, ReceiptTerms, ShardIndex, Tier
+from da.foreign_json import parse_json
 
 SHARD_ROUTE = "/v1/blobs/{blob}/shards/{seat}"
 """PUT, GET and HEAD of one shard; the blob as 64 hex digits, the seat in decimal."""
@@ -228,8 +229,8 @@ def decode_receipt(body: bytes) -> Receipt:
         MalformedReceipt: anything that ``encode_receipt`` would not give.
     """
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(body)
+    except ValueError as error:
         raise MalformedReceipt("no JSON") from error
     if not isinstance(value, dict):
         raise MalformedReceipt("no JSON object")
@@ -258,8 +259,8 @@ def encode_refusal(refusal: Refusal, message: str) -> bytes:
 def decode_refusal(status: int, body: bytes) -> str:
     """Return a refusal in words for people; total on any body."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = parse_json(body)
+    except ValueError:
         value = None
     if isinstance(value, dict) and isinstance(value.get("error"), str) and isinstance(value.get("message"), str):
         return f"{status} {value['error']}: {value['message']}"[:500]

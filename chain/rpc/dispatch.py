@@ -38,6 +38,7 @@ from chain.rpc.state_methods import STATE_METHODS
 from chain.rpc.upstream import Upstream
 from chain.rpc.values import Params, hex_data, parse_data, quantity
 from chain.store import Reader, Snapshot, StoreError
+from da.foreign_json import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -155,8 +156,8 @@ class Dispatcher:
     async def answer(self, body: bytes) -> bytes:
         """Answer one body; empty when it held notifications only."""
         try:
-            parsed = json.loads(body)
-        except (ValueError, RecursionError) as e:
+            parsed = parse_json(body)
+        except ValueError as e:
             return _encode(_error(None, ParseFault(f"parse error: {e}")))
         if self._num_waiting >= MAX_WAITING_REQUESTS:
             return _encode(_error(None, Busy(MAX_WAITING_REQUESTS)))

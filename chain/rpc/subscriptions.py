@@ -22,6 +22,7 @@ from chain.rpc.faults import InvalidParams, RangeTooWide, RpcFault
 from chain.rpc.logs import LogQuery, find_logs_between, parse_query
 from chain.rpc.session import Session
 from chain.rpc.views import view_block, view_log
+from da.foreign_json import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -198,8 +199,8 @@ def _parse_subscription_call(body: bytes) -> dict[str, Any] | None:
     if b"eth_subscribe" not in body and b"eth_unsubscribe" not in body:
         return None
     try:
-        call = json.loads(body)
-    except (ValueError, RecursionError):
+        call = parse_json(body)
+    except ValueError:
         return None
     is_ours = isinstance(call, dict) and call.get("method") in ("eth_subscribe", "eth_unsubscribe")
     return call if is_ours else None

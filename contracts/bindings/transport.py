@@ -198,7 +198,10 @@ class Transport:
             raise ValueError(f"answer longer than {MAX_ANSWER_BYTES} bytes")
         if response.status != http.client.OK:
             raise ValueError(f"HTTP {response.status} {text[:200].decode(errors='replace')}")
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError as error:
+            raise ValueError("answer nests too deeply to be read") from error
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)

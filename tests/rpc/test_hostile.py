@@ -77,3 +77,13 @@ def test_any_body(connection: Any, body: bytes) -> None:
     answer = post(connection, body)
     for each in answer if isinstance(answer, list) else [answer] if answer is not None else []:
         check(each)
+
+
+DEEP = [b"[" * 100_000, b'{"id":' * 50_000, b'{"method":"eth_chainId","id":' + b"[" * 5_000 + b"]" * 5_000 + b"}"]
+
+
+@pytest.mark.parametrize("body", DEEP, ids=["lists", "objects", "id"])
+def test_brackets_without_end(connection: Any, body: bytes) -> None:
+    answer = post(connection, body)
+    assert answer["error"]["code"] == -32700
+    check(post(connection, b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}'))
