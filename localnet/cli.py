@@ -16,21 +16,31 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import BindingError
+from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
-from localnet.core.config import FUND_TOKENS, RPC_PORT, WEI_PER_TOKEN, DevnetConfig
-from localnet.core.errors import DevnetAlreadyUp, DevnetNotUp, LocalnetError, NotReadyInTime, Stopped
+from localnet.core.config import DEFAULT_HOME, FUND_TOKENS, RPC_PORT, WEI_PER_TOKEN, DevnetConfig
+from localnet.core.errors import (
+    DevnetAlreadyUp,
+    DevnetNotUp,
+    FaucetEmpty,
+    LocalnetError,
+    NotReadyInTime,
+    Stopped,
+    StrangerAnswers,
+)
 from localnet.devnet import Devnet, find_running, hold_home, reset_home
+from localnet.hints import home_option
+from localnet.identity import check_is_ours
 from localnet.process import end_processes, get_family, is_alive, read_tail, start_child, stop_by_id, stop_children
 from localnet.record import DevnetRecord, Phase, load_record, load_up
 from localnet.stopping import StopRequest
 from localnet.supervisor import Supervisor
 
-DEFAULT_HOME = Path(".cache/devnet")
-"""Under the working directory; not in git."""
 DOWN_SECONDS = 14.0
 """The supervisor's own ten seconds and a margin, before `down` ends it and its descendants itself."""
 DETACH_SECONDS = 180.0
@@ -51,7 +61,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def up(
-    home: Home = DEFAULT_HOME,
+    home: Home = Path(DEFAULT_HOME),
     validators: Annotated[int, typer.Option(help="Validators.")] = 1,
     storage: Annotated[int, typer.Option(help="Storage nodes; from 4 on one may lie or be dead.")] = 4,
     host: Annotated[str, typer.Option(help="Listen address; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
@@ -83,7 +93,7 @@ def up(
 
 @app.command()
 def down(
-    home: Home = DEFAULT_HOME, quiet: Annotated[bool, typer.Option("--quiet")] = False, as_json: Json = False
+    home: Home = Path(DEFAULT_HOME), quiet: Annotated[bool, typer.Option("--quiet")] = False, as_json: Json = False
 ) -> None:
     """Stop a devnet and everything it started."""
     try:
@@ -100,7 +110,7 @@ def down(
 
 
 @app.command()
-def status(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
+def status(home: Home = Path(DEFAULT_HOME), as_json: Json = False) -> None:
     """Say what is up; exit code 1 when nothing is."""
     try:
         record = load_record(home)
@@ -119,14 +129,14 @@ def status(home: Home = DEFAULT_HOME, as_json: Json = False) -> None:
 def fund(
     address: Annotated[str, typer.Argument(help="0x...; who gets the money.")],
     tokens: Annotated[str, typer.Option(help="How much, in whole tokens or a decimal part.")] = str(FUND_TOKENS),
-    home: Home = DEFAULT_HOME,
+    home: Home = Path(DEFAULT_HOME),
     as_json: Json = False,
 ) -> None:
     """Send money from the faucet."""
     try:
         amount = int(Decimal(tokens) * WEI_PER_TOKEN)
         if amount <= 0:
-            fail(f"--tokens is {tokens}, expected more than 0")
+            fail(f"--tokens is {tokens}, expected more than 0; next: such as 1000 or 0.5")
         address = parse_address(address)
         record = load_up(home)
         outcome = send_from_faucet(record, address, amount)
@@ -134,31 +144,45 @@ def fund(
         balance = client.balance(address)
         client.close()
     except InvalidOperation:
-        fail(f"--tokens is {tokens!r}, expected a number such as 1000 or 0.5")
+        fail(f"--tokens is {tokens!r}, expected a number; next: such as 1000 or 0.5")
     except (LocalnetError, BindingError, ValueError) as error:
         fail(str(error))
     if as_json:
         print(json.dumps({"transaction": outcome, "balance_wei": str(balance)}))
     else:
-        print(f"sent {tokens} to {address}; its balance is {Decimal(balance) / WEI_PER_TOKEN:f}; transaction {outcome}")
+        print(
+            f"sent {format_tokens(amount)} to {address}; its balance is {format_tokens(balance)}; transaction {outcome}"
+        )
 
 
 def parse_address(text: str) -> str:
     """Read an address and return it with its checksum; raises ValueError with the next step."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{40}", text):
-        raise ValueError(f"{text!r} is no address: expected 0x and 40 hex digits, as `trainer keys show` prints it")
+        raise ValueError(
+            f"{text!r} is no address: expected 0x and 40 hex digits; next: `trainer keys show FILE` prints one"
+        )
     right = checksummed(text)
     is_mixed = text[2:] not in (text[2:].lower(), text[2:].upper())
     if is_mixed and text != right:
-        raise ValueError(f"the checksum of {text} is wrong: a digit may be mistyped; with these digits it is {right}")
+        raise ValueError(
+            f"the checksum of {text} is wrong: a digit may be mistyped; next: with these digits it is {right}"
+        )
     return right
 
 
 def send_from_faucet(record: DevnetRecord, address: str, amount: int) -> str:
-    """Send ``amount`` wei from the faucet and return the transaction's hash."""
+    """Send ``amount`` wei from the faucet and return the transaction's hash.
+
+    Raises StrangerAnswers where another chain answers, and FaucetEmpty.
+    """
     client = ChainClient([record.rpc_url])
     try:
-        outcome = Sender(client, load_key(Path(record.faucet_key))).transfer(address, amount)
+        check_is_ours(client, record.rpc_url, record.chain_id)
+        faucet = Sender(client, load_key(Path(record.faucet_key)))
+        held = client.balance(faucet.address)
+        if held <= amount:
+            raise FaucetEmpty(format_tokens(held), format_tokens(amount))
+        outcome = faucet.transfer(address, amount)
     finally:
         client.close()
     return "0x" + bytes(outcome.transaction_hash).hex()
@@ -191,14 +215,14 @@ def up_foreground(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> int
                     code = 0 if devnet.record.phase is Phase.READY else INTERRUPTED
                 except (LocalnetError, BindingError) as error:
                     phase, why, code = Phase.FAILED, str(error), 1
-                    print(error, file=sys.stderr)
+                    print(describe_failure(error), file=sys.stderr)
                 finally:
                     say("stopping the devnet ...")
                     supervisor.stop()
                     devnet.finish(phase, why)
             return code
     except LocalnetError as error:
-        print(error, file=sys.stderr)
+        print(describe_failure(error), file=sys.stderr)
         return 1
 
 
@@ -207,7 +231,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
     home = Path(config.home)
     running = find_running(home)
     if running is not None:
-        fail(str(DevnetAlreadyUp(str(home), running.supervisor.pid)))
+        fail(str(DevnetAlreadyUp(str(home), running.supervisor.pid, home_option(home))))
     if is_reset:
         reset_home(home)
     log = home / "localnet.log"
@@ -270,21 +294,26 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
     }
     if record.is_up and record.rpc_url:
         client = ChainClient([record.rpc_url], timeout_seconds=2.0)
-        with contextlib.suppress(BindingError):
+        try:
+            check_is_ours(client, record.rpc_url, record.chain_id)
             facts["height"] = client.height()
             facts["evm_chain_id"] = client.chain_id()
-        client.close()
+        except (BindingError, StrangerAnswers) as error:
+            facts["why"] = str(error)
+        finally:
+            client.close()
     return facts
 
 
 def print_status(facts: dict[str, Any]) -> None:
     """Print what `status` shows as a table."""
-    table = Table(title=f"devnet in {facts['home']}: {facts['phase']}")
+    table = Table()
     for heading in ("process", "pid", "alive"):
         table.add_column(heading)
     for one in facts["processes"]:
         table.add_row(one["name"], str(one["pid"]), "yes" if one["is_alive"] else "NO")
-    console = Console()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"devnet in {facts['home']}: {facts['phase']}", markup=False)
     console.print(table)
     console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height']}  chain {facts['chain_id']}")
     if facts["why"]:
@@ -293,23 +322,23 @@ def print_status(facts: dict[str, Any]) -> None:
 
 def print_ready(record: DevnetRecord) -> None:
     """Say how to talk to the devnet and how to stop it."""
-    home = os.path.relpath(record.home)
+    home, option = os.path.relpath(record.home), home_option(record.home)
     faucet = address_of(load_key(Path(record.faucet_key)))
     print(
         f"devnet {record.chain_id} is up\n"
         f"  JSON-RPC and page  {' '.join(record.rpc_urls)}\n"
         + (f"  from elsewhere     {' '.join(record.public_urls)}\n" if record.public_urls != record.rpc_urls else "")
         + f"  storage nodes      {' '.join(record.storage_urls)}\n"
-        f"  money              localnet fund 0x... --home {home}   (faucet {faucet})\n"
+        f"  money              localnet fund 0x...{option}   (from the faucet {faucet})\n"
         f"  logs               {home}/logs\n"
-        f"  stop               localnet down --home {home}",
+        f"  stop               localnet down{option}",
         flush=True,
     )
 
 
-def fail(message: str) -> NoReturn:
-    """Print why on stderr and end with exit code 1."""
-    print(message, file=sys.stderr)
+def fail(message: str | Exception) -> NoReturn:
+    """Print why and what next on stderr, and end with exit code 1."""
+    print(describe_failure(message if isinstance(message, Exception) else LocalnetError(message)), file=sys.stderr)
     raise typer.Exit(1)
 
 
@@ -318,7 +347,7 @@ def main() -> None:
     try:
         app()
     except LocalnetError as error:
-        print(error, file=sys.stderr)
+        print(describe_failure(error), file=sys.stderr)
         sys.exit(1)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +29,17 @@ from localnet.core.config import (
     DevnetConfig,
     build_alloc,
 )
-from localnet.core.errors import DevnetAlreadyUp, LocalnetError
-from localnet.ports import choose_port
+from localnet.core.errors import (
+    ChildExited,
+    DevnetAlreadyUp,
+    LocalnetError,
+    NotReadyInTime,
+    PortTaken,
+    StrangerAnswers,
+)
+from localnet.hints import home_option
+from localnet.identity import check_is_ours
+from localnet.ports import choose_port, is_free
 from localnet.process import Child, get_own_id
 from localnet.record import DevnetRecord, NamedProcess, Phase, load_record, save_record
 from localnet.stopping import StopRequest
@@ -42,6 +51,10 @@ FIRST_BLOCK_DEADLINE_SECONDS = 60.0
 """From starting the validator to its first block; about 3 s on two idle cores."""
 SEATS_DEADLINE_SECONDS = 90.0
 """From starting the storage nodes to a committee with all of them: a registration and a storage epoch."""
+PORT_ATTEMPTS = 4
+"""How often other ports are chosen when somebody binds one between our look and our use of it."""
+IN_USE = "in use"
+"""What chain-node, CometBFT and storage-node say of a port that somebody has."""
 LOCK_NAME = "lock"
 """Held by the supervisor while it lives."""
 
@@ -59,7 +72,7 @@ def hold_home(home: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.pread(descriptor, 32, 0).decode() or "0"
-            raise DevnetAlreadyUp(str(home), int(holder)) from error
+            raise DevnetAlreadyUp(str(home), int(holder), home_option(home)) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
@@ -74,7 +87,7 @@ def reset_home(home: Path, mark: str = RECORD_NAME) -> None:
     """
     names = {path.name for path in home.iterdir()} - {LOCK_NAME, "logs"} if home.exists() else set()
     if names and mark not in names:
-        raise LocalnetError(f"{home} holds files but no {mark}: not removing them; choose another --home")
+        raise LocalnetError(f"{home} holds files but no {mark}: not removing them; next: choose another --home")
     for name in sorted(names | {"logs"}, key=lambda name: name == mark):
         path = home / name
         if path.is_dir() and not path.is_symlink():
@@ -95,6 +108,8 @@ class Devnet:
         self._say = say
         self._commands = CommandRunner(supervisor, stop)
         self._storage: list[Child] = []
+        self._storage_ports: list[int] = []
+        self._is_new_chain = False
         self._reported: set[str] = set()
         self._ports: set[int] = set()
         self.record = DevnetRecord(
@@ -118,7 +133,7 @@ class Devnet:
         operators = self._provide_keys()
         chain_id = self._provide_genesis(operators)
         self._update(chain_id=chain_id)
-        self._start_validators()
+        self._start_chain(operators)
         self._fund_operators()
         self._start_storage()
         self._update(phase=Phase.READY)
@@ -170,14 +185,30 @@ class Devnet:
             stage=Stage.CHAIN,
         )
         marker.write_text(chain_id + "\n", encoding="utf-8")
+        self._is_new_chain = True
         return chain_id
+
+    def _start_chain(self, operators: tuple[str, ...]) -> None:
+        """Start the validators, again on other ports if somebody was faster on one of them."""
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            try:
+                self._start_validators()
+                return
+            except PortTaken as error:
+                if attempt == PORT_ATTEMPTS:
+                    raise
+                self._say(f"{error.what}: another program took {error.ports} meanwhile; trying others")
+            if self._is_new_chain and self.config.num_validators > 1:
+                # Several validators know each other by ports that genesis wrote down: nothing is lost by a new one.
+                (self.home / "chain-id").unlink()
+                self._update(chain_id=self._provide_genesis(operators))
 
     def _start_validators(self) -> None:
         homes = sorted(self.home.glob("validator-*"), key=lambda path: int(path.name.rpartition("-")[2]))
         if len(homes) != self.config.num_validators:
             raise LocalnetError(
-                f"the chain in {self.home} has {len(homes)} validators, expected {self.config.num_validators}: "
-                "--reset starts a new one"
+                f"the chain in {self.home} has {len(homes)} validators, expected {self.config.num_validators}; "
+                "next: --reset starts a new one"
             )
         ports, validators = [], []
         for index, home in enumerate(homes):
@@ -192,18 +223,40 @@ class Devnet:
         )
         self._update(rpc_urls=urls, public_urls=tuple(f"http://{self.config.public_host}:{port}" for port in ports))
         self._note_processes()
-        client = ChainClient(urls)
+        # One client a URL: each must be ours, not just one of them.
+        clients = {url: ChainClient([url], timeout_seconds=2.0) for url in urls}
 
         def has_blocks() -> bool:
             for validator in validators:
                 validator.check()
             try:
-                return client.height() >= 1
+                for url, client in clients.items():
+                    check_is_ours(client, url, self.record.chain_id)
+                    if client.height() < 1:
+                        return False
             except BindingError:
                 return False
+            return True
 
-        self._stop.wait_until(has_blocks, "the first block", deadline_seconds=FIRST_BLOCK_DEADLINE_SECONDS)
-        client.close()
+        try:
+            self._stop.wait_until(has_blocks, "the first block", deadline_seconds=FIRST_BLOCK_DEADLINE_SECONDS)
+        except (ChildExited, NotReadyInTime, StrangerAnswers) as error:
+            for validator in validators:
+                self._supervisor.stop_one(validator)
+            self._note_processes()
+            self._raise_if_taken("the chain", ports, error)
+            raise
+        finally:
+            for client in clients.values():
+                client.close()
+
+    def _raise_if_taken(self, what: str, ports: Sequence[int], error: LocalnetError) -> None:
+        """Raise PortTaken from ``error`` where a port that was free a moment ago explains it."""
+        taken = [port for port in ports if not is_free(self.config.host, port)]
+        if taken:
+            raise PortTaken(what, f"port {', '.join(map(str, taken))}") from error
+        if isinstance(error, StrangerAnswers) or (isinstance(error, ChildExited) and IN_USE in error.tail):
+            raise PortTaken(what, "a port") from error
 
     def _fund_operators(self) -> None:
         """Give money to operators that genesis did not know: a devnet that goes on with more nodes."""
@@ -219,26 +272,30 @@ class Devnet:
         client.close()
 
     def _start_storage(self) -> None:
-        urls = []
         for index in range(self.config.num_storage):
             port = self._choose_port(FIRST_STORAGE_PORT + index)
-            url = f"http://{self.config.public_host}:{port}"
-            command = [get_command("storage-node"), "start", "--home", str(self.home / f"storage-{index}")]
-            command += [part for chain in self.record.rpc_urls for part in ("--chain", chain)]
-            command += ["--listen", f"{self.config.host}:{port}"]
-            command += ["--advertise", url, "--capacity", self.config.capacity]
-            command += ["--key-file", str(self._operator_key(index))]
-            self._storage.append(self._supervisor.start(f"storage-{index}", command, stage=Stage.STORAGE))
-            urls.append(url)
+            self._storage.append(self._start_store(index, port))
+            self._storage_ports.append(port)
+        self._note_stores()
+        urls = self.record.storage_urls
         self._say(f"starting {_count(len(urls), 'storage node')} at {', '.join(urls)}")
-        self._update(storage_urls=tuple(urls))
-        self._note_processes()
         client = ChainClient(self.record.rpc_urls)
-        seats = 0
+        seats = moves = 0
 
         def has_seats() -> bool:
-            nonlocal seats
-            self._supervisor.check()
+            nonlocal seats, moves
+            for child in self._supervisor.children:
+                if child not in self._storage:
+                    child.check()
+            for index, store in enumerate(self._storage):
+                try:
+                    store.check()
+                except ChildExited as error:
+                    if moves == PORT_ATTEMPTS:
+                        raise
+                    self._move_store(index, error)
+                    moves += 1
+            urls = self.record.storage_urls
             try:
                 committee = client.storage.committee(client.storage.epoch())
             except BindingError:
@@ -253,6 +310,33 @@ class Devnet:
             last=lambda: f"{seats} seats",
         )
         client.close()
+
+    def _start_store(self, index: int, port: int) -> Child:
+        command = [get_command("storage-node"), "start", "--home", str(self.home / f"storage-{index}")]
+        command += [part for chain in self.record.rpc_urls for part in ("--chain", chain)]
+        command += ["--listen", f"{self.config.host}:{port}"]
+        command += ["--advertise", self._get_store_url(port), "--capacity", self.config.capacity]
+        command += ["--key-file", str(self._operator_key(index))]
+        return self._supervisor.start(f"storage-{index}", command, stage=Stage.STORAGE)
+
+    def _move_store(self, index: int, error: ChildExited) -> None:
+        """Start a store again on another port if its own was taken; raise ``error`` otherwise."""
+        store, port = self._storage[index], self._storage_ports[index]
+        if is_free(self.config.host, port) and IN_USE not in error.tail:
+            raise error
+        self._supervisor.release(store)
+        chosen = self._choose_port(FIRST_STORAGE_PORT + index)
+        self._say(f"{store.name}: another program took port {port} meanwhile; trying {chosen}")
+        self._storage[index] = self._start_store(index, chosen)
+        self._storage_ports[index] = chosen
+        self._note_stores()
+
+    def _get_store_url(self, port: int) -> str:
+        return f"http://{self.config.public_host}:{port}"
+
+    def _note_stores(self) -> None:
+        self._update(storage_urls=tuple(self._get_store_url(port) for port in self._storage_ports))
+        self._note_processes()
 
     def _choose_port(self, preferred: int) -> int:
         port = choose_port(self.config.host, preferred, self._ports)

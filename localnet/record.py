@@ -15,6 +15,7 @@ from typing import Any
 
 from localnet.core.config import RECORD_NAME
 from localnet.core.errors import BadDevnetRecord, DevnetNotUp
+from localnet.hints import home_option
 from localnet.process import ProcessId, is_alive
 
 FORMAT = 1
@@ -111,7 +112,7 @@ def load_record(home: Path) -> DevnetRecord:
             why=raw["why"],
         )
     except FileNotFoundError as error:
-        raise DevnetNotUp(str(home)) from error
+        raise DevnetNotUp(str(home), home_option(home)) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadDevnetRecord(str(path), f"{type(error).__name__}: {error}") from error
 
@@ -120,5 +121,5 @@ def load_up(home: Path) -> DevnetRecord:
     """Read the record of a devnet that is up; raises DevnetNotUp otherwise."""
     record = load_record(home)
     if not record.is_up:
-        raise DevnetNotUp(str(home))
+        raise DevnetNotUp(str(home), home_option(home))
     return record

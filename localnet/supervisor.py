@@ -77,6 +77,11 @@ class Supervisor:
         """Forget a child that has ended as it should."""
         self._children = [(stage, other) for stage, other in self._children if other is not child]
 
+    def stop_one(self, child: Child) -> None:
+        """Stop one child and all that it started, and forget it."""
+        stop_children([child])
+        self.release(child)
+
     def check(self) -> None:
         """Raise ChildExited for the first child that has ended."""
         for child in self.children:

@@ -11,6 +11,8 @@ from pathlib import PurePath
 
 RECORD_NAME = "devnet.json"
 """The file that says what is up; its presence also marks a directory as ours."""
+DEFAULT_HOME = ".cache/devnet"
+"""Under the working directory; not in git."""
 RPC_PORT = 8545
 """The port that wallets and tools expect of an Ethereum node."""
 FIRST_STORAGE_PORT = 9100

@@ -4,6 +4,9 @@ LocalnetError
 ├── NoFreePort            no port in the range could be bound
 ├── CannotStart           a command is not there
 ├── ChildExited           a process that should be up has ended
+├── PortTaken             somebody bound a port between our look and our use of it
+├── StrangerAnswers       a node of another chain answers where ours should
+├── FaucetEmpty           the faucet holds less than was asked for
 ├── NotReadyInTime        a condition did not come true before its deadline
 ├── DevnetAlreadyUp       another supervisor holds the home
 ├── DevnetNotUp           nothing to stop, ask or fund
@@ -28,7 +31,7 @@ class NoFreePort(LocalnetError):
 
     def __init__(self, host: str, first: int, last: int) -> None:
         """Keep the range."""
-        super().__init__(f"no free port on {host} from {first} to {last}; choose another with --rpc-port")
+        super().__init__(f"no free port on {host} from {first} to {last}; next: choose another with --rpc-port")
         self.host = host
         self.first = first
         self.last = last
@@ -39,7 +42,7 @@ class CannotStart(LocalnetError):
 
     def __init__(self, name: str, command: str, why: str) -> None:
         """Keep the command."""
-        super().__init__(f"{name} cannot be started: {command}: {why}; make setup installs the commands")
+        super().__init__(f"{name} cannot be started: {command}: {why}; next: make setup installs the commands")
         self.command = command
 
 
@@ -56,6 +59,41 @@ class ChildExited(LocalnetError):
         self.tail = tail
 
 
+class PortTaken(LocalnetError):
+    """Somebody bound a port between our look and our use of it."""
+
+    def __init__(self, what: str, ports: str) -> None:
+        """Keep who wanted which ports."""
+        super().__init__(f"{what}: another program took {ports} meanwhile; next: start again, or stop that program")
+        self.what = what
+        self.ports = ports
+
+
+class StrangerAnswers(LocalnetError):
+    """A node of another chain answers where ours should."""
+
+    def __init__(self, url: str, chain_id: str, expected: int, got: int) -> None:
+        """Keep the URL and both ids."""
+        super().__init__(
+            f"{url} is answered by another chain: id {got}, expected {expected} ({chain_id}); next: stop what listens "
+            "there, or start again with another --rpc-port"
+        )
+        self.url = url
+        self.expected = expected
+        self.got = got
+
+
+class FaucetEmpty(LocalnetError):
+    """The faucet holds less than was asked for."""
+
+    def __init__(self, held: str, asked: str) -> None:
+        """Keep both amounts, as people write them."""
+        super().__init__(
+            f"the faucet holds {held}, asked for {asked} and fees; next: ask for less with --tokens, or start a new "
+            "chain with a full faucet: localnet up --reset"
+        )
+
+
 class NotReadyInTime(LocalnetError):
     """A condition did not come true before its deadline."""
 
@@ -70,9 +108,9 @@ class NotReadyInTime(LocalnetError):
 class DevnetAlreadyUp(LocalnetError):
     """Another supervisor holds the home."""
 
-    def __init__(self, home: str, pid: int) -> None:
-        """Keep the home and the supervisor's pid."""
-        super().__init__(f"a devnet is already up in {home} (process {pid}); stop it with: localnet down --home {home}")
+    def __init__(self, home: str, pid: int, home_option: str) -> None:
+        """Keep the home and the supervisor's pid; ``home_option`` is what a hint's command needs."""
+        super().__init__(f"a devnet is already up in {home} (process {pid}); next: localnet down{home_option}")
         self.home = home
         self.pid = pid
 
@@ -80,9 +118,9 @@ class DevnetAlreadyUp(LocalnetError):
 class DevnetNotUp(LocalnetError):
     """Nothing to stop, ask or fund."""
 
-    def __init__(self, home: str) -> None:
-        """Keep the home."""
-        super().__init__(f"no devnet is up in {home}; start one with: localnet up --detach --home {home}")
+    def __init__(self, home: str, home_option: str) -> None:
+        """Keep the home; ``home_option`` is what a hint's command needs."""
+        super().__init__(f"no devnet is up in {home}; next: localnet up --detach{home_option}")
         self.home = home
 
 
@@ -91,7 +129,7 @@ class BadDevnetRecord(LocalnetError):
 
     def __init__(self, path: str, why: str) -> None:
         """Keep the path and the reason."""
-        super().__init__(f"{path} cannot be read: {why}; remove it if no devnet is up")
+        super().__init__(f"{path} cannot be read: {why}; next: remove it if no devnet is up")
         self.path = path
 
 

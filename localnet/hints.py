@@ -1,0 +1,18 @@
+"""How hints name a home: relative where that is shorter, and not at all where it is the default."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from localnet.core.config import DEFAULT_HOME
+
+
+def home_option(home: str | Path) -> str:
+    """Return ` --home HOME` for a command in a hint, empty for the default home."""
+    path = Path(home).resolve()
+    if path == Path(DEFAULT_HOME).resolve():
+        return ""
+    relative = os.path.relpath(path)
+    return " --home " + shlex.quote(str(path) if relative.startswith("..") else relative)
