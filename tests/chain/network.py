@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from real_node import Node
+from real_node import Node, wait_until
 
 from chain.cometbft import Timing
 from chain.home import Addresses, create_network
 from chain.settings import NodeSettings, save_settings
+from chain.store import Reader
 from chain.supervisor import find_free_ports
 
+MORE_BLOCKS = 4
 _READ_BYTES = 1 << 16
 
 
@@ -157,3 +159,40 @@ class Network:
                     self.kill(index)
         for link in self.links.values():
             link.close()
+
+
+class Sender:
+    """Sends one transaction after another and remembers them."""
+
+    def __init__(self, signer: Any) -> None:
+        self._signer = signer
+        self.raws: list[bytes] = []
+
+    def send(self, node: Node) -> None:
+        """Send the next one and wait until ``node`` has executed it."""
+        raw = self._signer.raw(len(self.raws))
+        self.raws.append(raw)
+        assert node.send(raw)["code"] == 0
+        wait_until(lambda: node.find(raw), "executed")
+
+
+def grow(nodes: list[Node]) -> int:
+    """Wait until each has some more blocks than the highest has now; return the height."""
+    target = max(node.height() for node in nodes) + MORE_BLOCKS
+    for node in nodes:
+        node.wait_for_height(target)
+    return target
+
+
+def check_same_chain(nodes: list[Node]) -> int:
+    """Compare all blocks that two nodes have; return how many were compared."""
+    known: dict[int, Any] = {}
+    compared = 0
+    for node in nodes:
+        with Reader(node.home / "app") as reader, reader.snapshot() as snapshot:
+            for height in range(snapshot.first_height, snapshot.height + 1):
+                block = snapshot.block(height)
+                assert block is not None, (node.home.name, height)
+                assert known.setdefault(height, block) == block, (node.home.name, height)
+                compared += 1
+    return compared

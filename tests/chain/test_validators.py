@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from network import Network
+from network import MORE_BLOCKS, Network, Sender, check_same_chain, grow
 from real_node import ROOT, Node, wait_until
 
 from chain.cometbft import CometBftMissing, Timing, find_cometbft, load_keys
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.integration
 
 HALT_SECONDS = 2.0
 """For which a halted chain is watched: some ten blocks."""
-MORE_BLOCKS = 4
 
 
 @pytest.fixture
@@ -52,43 +51,6 @@ def network(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Network]:
     )
     yield made
     made.close()
-
-
-class Sender:
-    """Sends one transaction after another and remembers them."""
-
-    def __init__(self, signer: Any) -> None:
-        self._signer = signer
-        self.raws: list[bytes] = []
-
-    def send(self, node: Node) -> None:
-        """Send the next one and wait until ``node`` has executed it."""
-        raw = self._signer.raw(len(self.raws))
-        self.raws.append(raw)
-        assert node.send(raw)["code"] == 0
-        wait_until(lambda: node.find(raw), "executed")
-
-
-def grow(nodes: list[Node]) -> int:
-    """Wait until each has some more blocks than the highest has now; return the height."""
-    target = max(node.height() for node in nodes) + MORE_BLOCKS
-    for node in nodes:
-        node.wait_for_height(target)
-    return target
-
-
-def check_same_chain(nodes: list[Node]) -> int:
-    """Compare all blocks that two nodes have; return how many were compared."""
-    known: dict[int, Any] = {}
-    compared = 0
-    for node in nodes:
-        with Reader(node.home / "app") as reader, reader.snapshot() as snapshot:
-            for height in range(snapshot.first_height, snapshot.height + 1):
-                block = snapshot.block(height)
-                assert block is not None, (node.home.name, height)
-                assert known.setdefault(height, block) == block, (node.home.name, height)
-                compared += 1
-    return compared
 
 
 def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: Any, tmp_path: Path) -> None:
