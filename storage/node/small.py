@@ -10,6 +10,9 @@ its terms with it; a shard is in one environment.
 from __future__ import annotations
 
 import errno
+import logging
+import os
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ import lmdb
 from da.core.types import BlobId, ShardIndex
 from storage.core.errors import DiskFull, MalformedRecord
 from storage.core.records import ShardTerms, decode_key, decode_terms, encode_key, encode_terms
+
+log = logging.getLogger(__name__)
 
 FIRST_MAP_BYTES = 1 << 26
 """Bytes of address space at first; a full map is doubled where it stands, since no reader outlives its call."""
@@ -153,6 +158,19 @@ class SmallShards:
 
 
 def _open(path: Path, is_synced: bool) -> lmdb.Environment:
+    """Open an environment; one that isn't synced may not survive a power cut, and is set aside then."""
+    try:
+        return _open_environment(path, is_synced)
+    except lmdb.Error as error:
+        if is_synced:
+            raise
+        aside = path.with_name(f"{path.name}.broken.{secrets.token_hex(4)}")
+        log.error("temporary small shards are lost: %s (%s); set aside as %s", path, error, aside)
+        os.rename(path, aside)
+        return _open_environment(path, is_synced)
+
+
+def _open_environment(path: Path, is_synced: bool) -> lmdb.Environment:
     path.mkdir(parents=True, exist_ok=True)
     data = path / "data.mdb"
     on_disk = data.stat().st_size if data.exists() else 0

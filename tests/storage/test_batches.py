@@ -204,3 +204,21 @@ def test_the_map_grows_where_it_stands(open_engine: Any) -> None:
         engine = open_engine()
     engine.keep_batch(offers, bodies)
     assert [read(engine, offer) for offer in offers] == blobs
+
+
+def test_a_broken_temporary_database_is_set_aside_and_counted(open_engine: Any, tmp_path: Path) -> None:
+    """A power cut may do that; hot shards are in another database, and stay."""
+    engine = open_engine()
+    temporary, bodies = make_offers(BLOBS[:3], Tier.TEMPORARY)
+    engine.keep_batch(temporary, bodies)
+    hot, more = make_offers(BLOBS[3:5], Tier.HOT)
+    engine.keep_batch(hot, more)
+    engine.close()
+    (tmp_path / "home" / "small" / "written" / "data.mdb").write_bytes(b"\xff" * 8192)
+    engine = open_engine()
+    found = reconcile(engine)
+    assert (found.lost, found.reindexed) == (3, 0)
+    assert [read(engine, offer) for offer in hot] == BLOBS[3:5]
+    assert [path.name.split(".")[:2] for path in (tmp_path / "home" / "small").glob("*.broken.*")] == [
+        ["written", "broken"]
+    ]
