@@ -2,20 +2,26 @@
 
 Exit codes: 0 done, finished or stopped in order; 1 a defect of ours; 2 bad usage, or something that a retry
 would not change; 3 gave up waiting; 130 stopped by a second Ctrl-C.
+
+Importing this module loads no torch: only the commands that compute load it, when they are called.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import typer
+from rich.markup import escape
 
 from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, DeadlinePassed, KeyFileError
+from contracts.bindings.failures import describe_failure
 from da.core.errors import DataAvailabilityError
-from training.commands import checkpoint, keys, membership, plan, runs, simulation, status, watch
+from training.commands import checkpoint, data, keys, membership, plan, recipes, runs, simulation, status, watch
+from training.commands.asking import create_no_run
 from training.commands.output import STDERR
 from training.core.errors import TrainingError
-from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, PayloadError, WorkerError
+from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, Fatal, GaveUp, PayloadError, WorkerError
 
 INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -29,6 +35,8 @@ app = typer.Typer(
 app.add_typer(keys.app, name="keys")
 app.add_typer(runs.app, name="run")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(data.app, name="data")
+app.command("recipe")(recipes.recipe)
 app.command("join")(membership.join)
 app.command("leave")(membership.leave)
 app.command("status")(status.status)
@@ -46,28 +54,27 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
     except WorkerError as error:
-        _fail(error.message, error.next_step, error.exit_code)
+        _fail(error, error.exit_code)
     except (ChainUnreachable, DeadlinePassed) as error:
-        _fail(str(error), "", EXIT_GAVE_UP)
+        _fail(error, EXIT_GAVE_UP)
     except ContractError as error:
-        _fail(f"the contract refused: {error.text}", "", EXIT_FATAL)
+        if error.name == "UnknownRun" and "run" in error.fields:
+            _fail(create_no_run(error.fields["run"]), EXIT_FATAL)
+        _fail(Fatal(f"the contract refused: {error.text}"), EXIT_FATAL)
     except (KeyFileError, BindingError, TrainingError) as error:
-        _fail(str(error), "", EXIT_FATAL)
+        _fail(error, EXIT_FATAL)
     except (DataAvailabilityError, PayloadError) as error:
-        _fail(str(error), "try again when more storage nodes answer", EXIT_GAVE_UP)
+        _fail(GaveUp(str(error), next_step="try again when more storage nodes answer"), EXIT_GAVE_UP)
     except ValueError as error:
-        _fail(str(error), "see --help", EXIT_FATAL)
+        _fail(error, EXIT_FATAL)
 
 
-def _fail(message: str, next_step: str, exit_code: int) -> None:
-    STDERR.print(f"[red]error:[/red] {_escape(message)}")
-    if next_step:
-        STDERR.print(f"next:  {_escape(next_step)}")
+def _fail(error: Exception, exit_code: int) -> NoReturn:
+    for line in describe_failure(error).splitlines():
+        name, _, text = line.partition(" ")
+        colour = "red" if name == "error:" else "bold"
+        STDERR.print(f"[{colour}]{name}[/{colour}] {escape(text)}")
     sys.exit(exit_code)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", "\\[")
 
 
 if __name__ == "__main__":

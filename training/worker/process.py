@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError
 from contracts.bindings.keys import address_of
@@ -159,17 +160,22 @@ def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, addre
     if run.params.is_allow_listed and not is_member and not client.training.is_allowed(config.run, address):
         raise NotAllowedHere(
             f"run {config.run} is for listed workers, {address} is none",
-            next_step=f"ask the owner for: trainer run allow {address} --run {config.run}",
+            next_step=f"ask the owner for: trainer run allow {address} --run {config.run} --key-file OWNER.key",
         )
     needed = FEE_RESERVE_WEI + (0 if is_member else max(0, run.params.member_bond - member.bond))
     deadline = time.monotonic() + FUND_SECONDS
     has_said = False
     while (balance := client.balance(address)) < needed:
         if not has_said:
-            LOG.warning("%s holds %d wei, needs %d wei for bond and fees: waiting for it", address, balance, needed)
+            LOG.warning(
+                "waiting for money, on a devnet: localnet fund %s (it holds %s, needs %s for bond and fees)",
+                address,
+                format_tokens(balance),
+                format_tokens(needed),
+            )
             has_said = True
         if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
             raise NotFunded(
-                f"{address} holds {balance} wei, needs {needed} wei for bond and fees",
+                f"{address} holds {format_tokens(balance)}, needs {format_tokens(needed)} for bond and fees",
                 next_step=f"send it tokens (on a devnet: localnet fund {address}), then start again",
             )
