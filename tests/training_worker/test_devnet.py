@@ -368,6 +368,18 @@ def test_status_says_whether_the_last_update_counted(story: Story) -> None:
     assert said["last_update"]["verdict"].startswith("counted")
 
 
+def test_status_is_proved_by_the_validators_signatures(story: Story) -> None:
+    key = story.folder / "ann.key"
+    arguments = ("--run", 1, "--chain", story.url, "--key-file", key, "--verify")
+    document = json.loads(run_trainer("status", *arguments, "--json"))
+    verified = document["verified"]
+    assert verified["head_version"] == document["run"]["num_settled"]
+    assert bytes.fromhex(verified["head_root"]).hex() in json.dumps(document["run"])
+    assert verified["accepted"] == document["member"]["accepted"]
+    assert verified["num_validators"] == 1
+    assert "these nodes' word" in run_trainer("status", *arguments)
+
+
 def test_the_pulled_checkpoint_is_the_agreed_state(story: Story) -> None:
     out = story.folder / "model"
     pulled = json.loads(run_trainer("checkpoint", "pull", "--run", 1, "--chain", story.url, "--out", out, "--json"))

@@ -23,6 +23,7 @@ from training.commands.output import (
     print_json,
     print_pairs,
 )
+from training.commands.verifying import Verification, describe_verification, verify_status
 from training.worker.errors import Fatal
 
 LOOK_BACK_ROUNDS = 64
@@ -55,6 +56,8 @@ def status(
     chain: ChainOption = DEFAULT_CHAINS,
     key_file: Annotated[Path | None, typer.Option(help="Key of the worker asked about.")] = None,
     address: Annotated[str | None, typer.Option(help="Or its address.")] = None,
+    verify: Annotated[bool, typer.Option(help="Prove it by the validators' signatures, trusting no node.")] = False,
+    genesis: Annotated[Path | None, typer.Option(help="genesis.json to verify from; else the nodes' word.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how the run stands, and whether a worker's last update counted and why."""
@@ -62,18 +65,23 @@ def status(
     worker = address or (address_of(load_key(key_file)) if key_file else None)
     info = fetch_run(client, run)
     if worker is None:
+        verified = verify_status(chain, info, None, genesis=genesis) if verify else None
         if as_json:
-            print_json({"height": client.height(), "run": info})
+            print_json({"height": client.height(), "run": info} | ({"verified": verified} if verified else {}))
         else:
             print_pairs(f"run {run} at block {client.height()}", describe_run(info))
+            _print_verified(verified)
         return
     member = client.training.member(run, worker)
     if member.state is MemberState.NONE:
         raise Fatal(f"{worker} is no member of run {run}", next_step=f"trainer join --run {run} --key-file FILE")
     last = find_last_update(client, run, info.num_opened, worker)
+    verified = verify_status(chain, info, member, genesis=genesis) if verify else None
     if as_json:
-        print_json({"height": client.height(), "run": info, "member": member, "last_update": last})
+        document = {"height": client.height(), "run": info, "member": member, "last_update": last}
+        print_json(document | ({"verified": verified} if verified else {}))
         return
+    _print_verified(verified)
     print_pairs(f"run {run} at block {client.height()}", describe_run(info))
     print_pairs(f"\nworker {worker}", describe_member(member, client.height()))
     if last is None:
@@ -140,3 +148,9 @@ def describe_member(member: Member, height: int) -> list[tuple[str, str]]:
         ("bond", format_tokens(member.bond)),
         ("earned", format_tokens(member.earned)),
     ]
+
+
+def _print_verified(verified: Verification | None) -> None:
+    if verified is not None:
+        print_pairs("verified", describe_verification(verified))
+        print()
