@@ -70,6 +70,7 @@ def start(
         str, typer.Option(help="Bucket for cold shards, s3://bucket/prefix; keys come from AWS_* variables.")
     ] = "",
     cold_endpoint: Annotated[str, typer.Option(help="URL of an S3 server that is not Amazon's.")] = "",
+    scrub_rate: Annotated[str, typer.Option(help="Bytes a second that scrubbing may read; 0: none.")] = "32MiB",
     repair_rate: Annotated[str, typer.Option(help="Bytes a second that repair may read.")] = "64MiB",
     trace: Annotated[Path | None, typer.Option(help="Append what happens, as JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
@@ -90,6 +91,7 @@ def start(
             cold_bucket=cold_bucket or None,
             cold_bucket_options=(("endpoint", cold_endpoint),) if cold_endpoint else (),
             repair_bytes_per_second=max(1, parse_size(repair_rate)),
+            scrub_bytes_per_second=parse_size(scrub_rate) or None,
         )
         parse_tokens(bond)
     except (ValueError, StorageError) as error:
@@ -115,7 +117,7 @@ def status(
     try:
         with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
             value = json.load(answer)
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
         _fail(
             StorageError(f"{url} gave no status: {error}; is storage-node start running there?"), NOT_REACHED, as_json
         )

@@ -2,6 +2,7 @@
 
     StorageError
     |- InvalidTierPolicy         a tier's data would lose bytes, or contradicts itself
+    |- InvalidRetention          a policy that keeps nothing, or a catalogue that is none
     |- MalformedRecord           bytes on disk that are not one of our records
     |- StoreRefusal              a node's answer to one request; it changed nothing
     |  |- MalformedRequest  LengthRequired  TierUnavailable
@@ -41,6 +42,10 @@ class StorageError(Exception):
 
 class InvalidTierPolicy(StorageError):
     """A tier's fields contradict each other or are known to lose data."""
+
+
+class InvalidRetention(StorageError):
+    """A retention policy contradicts itself, or its catalogue can't be read."""
 
 
 class MalformedRecord(StorageError):

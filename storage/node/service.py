@@ -83,7 +83,9 @@ class NodeConfig:
     cold_bucket_options: tuple[tuple[str, str], ...] = ()
     """What overrides the environment for the bucket: endpoint, region, ..."""
     repair_bytes_per_second: int = 64 << 20
-    """What repair may read from others; half of it, what scrubbing may read from the own disk."""
+    """What repair may read from others."""
+    scrub_bytes_per_second: int | None = 32 << 20
+    """What scrubbing may read from the own disk; None: no scrubbing."""
     repair_every_blocks: int = 100
     """Between two comparisons of inventories (30 s)."""
     audit_every_blocks: int = 100
@@ -178,9 +180,11 @@ class _Node:
             disk=self._disk_threads,
             every_blocks=config.collect_every_blocks,
         )
-        self._scrubber = Scrubber(
-            self._engine, disk=self._disk_threads, bytes_per_second=max(1, config.repair_bytes_per_second // 2)
-        )
+        self._scrubber: Scrubber | None = None
+        if config.scrub_bytes_per_second is not None:
+            self._scrubber = Scrubber(
+                self._engine, disk=self._disk_threads, bytes_per_second=config.scrub_bytes_per_second
+            )
         self._repairer: Repairer | None = None
         self._auditor: Auditor | None = None
         if keeping is not None:
@@ -283,9 +287,10 @@ class _Node:
             asyncio.create_task(self._collector.run()),
             asyncio.create_task(self._check_chain()),
             asyncio.create_task(self._register(port)),
-            asyncio.create_task(self._scrubber.run()),
             asyncio.create_task(self._answer()),
         ]
+        if self._scrubber is not None:
+            tasks.append(asyncio.create_task(self._scrubber.run()))
         if self._repairer is not None:
             tasks.append(asyncio.create_task(self._repairer.run()))
         if self._auditor is not None:

@@ -125,6 +125,7 @@ def main() -> None:
                 collect_every_blocks=1,
                 repair_every_blocks=1,
                 audit_every_blocks=1,
+                scrub_bytes_per_second=(32 << 20) if config.get("is_keeping") else None,
             ),
             chain,
             key,
