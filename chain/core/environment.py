@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from chain.core.genesis import ChainParameters
@@ -12,6 +12,9 @@ from chain.core.types import Address, Height
 
 Contracts = Mapping[Address, NativeContract]
 """The system contracts by address."""
+
+Watch = Callable[[], None]
+"""Called now and then while a call runs outside any block; raises where it is to be given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ and what each call holds back for its caller (a 64th, EIP-150), so the gas that 
 
 from __future__ import annotations
 
-from chain.core.environment import BlockEnvironment, CallResult, Contracts
+from chain.core.environment import BlockEnvironment, CallResult, Contracts, Watch
 from chain.core.executor import simulate_call
 from chain.core.records import AccessList
 from chain.core.state import Base
@@ -28,6 +28,7 @@ def estimate_gas(
     gas_limit: int,
     contracts: Contracts,
     access_list: AccessList = (),
+    watch: Watch | None = None,
 ) -> tuple[int, CallResult]:
     """Return a sufficient limit of at most ``gas_limit``, and what the call does; the limit is 0 where it fails.
 
@@ -45,6 +46,7 @@ def estimate_gas(
             gas_limit=limit,
             contracts=contracts,
             access_list=access_list,
+            watch=watch,
         )
 
     result = run(gas_limit)

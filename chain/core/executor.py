@@ -17,6 +17,7 @@ from chain.core import accounts
 from chain.core.environment import BlockEnvironment as BlockEnvironment
 from chain.core.environment import CallResult as CallResult
 from chain.core.environment import Contracts as Contracts
+from chain.core.environment import Watch as Watch
 from chain.core.errors import (
     BlockGasExhausted,
     EvmGasLimitTooHigh,
@@ -226,11 +227,12 @@ def simulate_call(
     contracts: Contracts,
     access_list: AccessList = (),
     is_traced: bool = False,
+    watch: Watch | None = None,
 ) -> CallResult:
     """Run a call on a throwaway overlay at gas price 0 (eth_call, eth_estimateGas).
 
-    ``is_traced`` asks for the access list of a call in the EVM.  Raises InvalidTransaction where a transaction would
-    be refused.
+    ``is_traced`` asks for the access list of a call in the EVM.  ``watch`` may raise, and end it, while it runs in
+    the EVM.  Raises InvalidTransaction where a transaction would be refused.
     """
     required = compute_required_gas(data, is_creation=to is None, is_native=to in contracts, access_list=access_list)
     if to is None and len(data) > MAX_INITCODE_BYTES:
@@ -258,6 +260,7 @@ def simulate_call(
         access_list=access_list,
         is_evm=is_evm,
         is_traced=is_traced,
+        watch=watch,
     )
 
 
@@ -276,6 +279,7 @@ def _run(
     access_list: AccessList,
     is_evm: bool,
     is_traced: bool = False,
+    watch: Watch | None = None,
 ) -> CallResult:
     """Run in the EVM, in a system contract, or just move the value."""
     if to is None or is_evm:
@@ -292,6 +296,7 @@ def _run(
             gas_price=gas_price,
             access_list=access_list,
             is_traced=is_traced,
+            watch=watch,
         )
     if to in contracts:
         meter = Meter(limit=gas_limit, used=compute_intrinsic_gas(data, access_list=access_list))

@@ -1,20 +1,23 @@
 """From the bytes of a request to the bytes of its answer: single calls, batches, limits, error objects.
 
-Methods that only read run in worker threads, consecutive ones of a batch on one snapshot; those that need
-CometBFT run on the event loop.  A snapshot is closed before the answer is written, so that a slow client never
-holds one.  Invariant: no input makes this raise; it always answers JSON.
+Methods that only read run in worker threads, consecutive ones of a batch on one snapshot; calls that may run users'
+code have threads of their own, so that they keep nobody else waiting; those that need CometBFT run on the event
+loop.  A snapshot is closed before the answer is written, so that a slow client never holds one.  Invariant: no
+input makes this raise; it always answers JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +52,26 @@ MAX_WAITING_REQUESTS = 512
 BATCH_SECONDS = 10.0
 """After this long a batch's remaining calls are refused."""
 NUM_THREADS = 4
-"""That read and simulate; they share the interpreter, so more would only wait."""
+"""That read and call system contracts; they share the interpreter, so more would only wait."""
+NUM_EVM_THREADS = 2
+"""That run users' code, each call for a bounded time."""
+MAX_WAITING_EVM = 32
+"""Bodies with calls of users' code at once: what waits longer than its client does is of no use."""
+EVM_METHODS = ("eth_call", "eth_estimateGas", "eth_createAccessList")
+"""May run users' code."""
 _INTERNAL_ERROR = -32603
 
 READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS}
 """By name: run in a worker thread on a snapshot."""
+
+
+class _Lane(Enum):
+    """Where a call is answered."""
+
+    UPSTREAM = auto()
+    READ = auto()
+    EVM = auto()
+
 
 UpstreamMethod = Callable[[Upstream, Params], Awaitable[Any]]
 """Runs on the event loop."""
@@ -147,10 +165,13 @@ class Dispatcher:
         """Wire the parts; call ``close`` at the end."""
         self._database = database
         self._contracts = contracts
+        self._system_addresses = frozenset(f"0x{address.hex()}" for address in contracts)
         self._upstream = upstream
         self._metrics = metrics
         self._filters = FilterRegistry(time.monotonic)
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc")
+        self._evm_threads = ThreadPoolExecutor(NUM_EVM_THREADS, thread_name_prefix="evm")
+        self._num_waiting_evm = 0
         self._num_waiting = 0
 
     async def answer(self, body: bytes) -> bytes:
@@ -182,20 +203,45 @@ class Dispatcher:
     def close(self) -> None:
         """Wait for running calls, then close the database."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._evm_threads.shutdown(wait=True, cancel_futures=True)
         self._database.close()
 
     async def _answer_calls(self, calls: Sequence[_Call]) -> list[dict[str, Any]]:
         deadline = time.monotonic() + BATCH_SECONDS
         answers: list[dict[str, Any]] = []
-        waiting: list[_Call] = []
-        for call in calls:
-            if not _needs_upstream(call):
-                waiting.append(call)
-                continue
-            answers += await self._answer_reads(waiting, deadline)
-            waiting = []
-            answers += await self._answer_upstream(call)
-        return answers + await self._answer_reads(waiting, deadline)
+        for lane, group in itertools.groupby(calls, self._choose_lane):
+            match lane:
+                case _Lane.UPSTREAM:
+                    for call in group:
+                        answers += await self._answer_upstream(call)
+                case _Lane.READ:
+                    answers += await self._answer_reads(list(group), deadline, self._threads)
+                case _Lane.EVM:
+                    answers += await self._answer_evm(list(group), deadline)
+        return answers
+
+    def _choose_lane(self, call: _Call) -> _Lane:
+        if _needs_upstream(call):
+            return _Lane.UPSTREAM
+        if call.fault is None and call.method in EVM_METHODS and not self._is_native(call.params):
+            return _Lane.EVM
+        return _Lane.READ
+
+    def _is_native(self, params: Params) -> bool:
+        """Say whether a call goes straight to a system contract."""
+        transaction = params.raw(0, "transaction", None)
+        to = transaction.get("to") if isinstance(transaction, dict) else None
+        return isinstance(to, str) and to.lower() in self._system_addresses
+
+    async def _answer_evm(self, calls: Sequence[_Call], deadline: float) -> list[dict[str, Any]]:
+        if self._num_waiting_evm >= MAX_WAITING_EVM:
+            fault = Busy(MAX_WAITING_EVM)
+            return [_error(call.call_id, fault) for call in calls if not call.is_notification]
+        self._num_waiting_evm += 1
+        try:
+            return await self._answer_reads(calls, deadline, self._evm_threads)
+        finally:
+            self._num_waiting_evm -= 1
 
     async def _answer_upstream(self, call: _Call) -> list[dict[str, Any]]:
         started = time.perf_counter()
@@ -207,13 +253,15 @@ class Dispatcher:
         self._metrics.observe(call.method, time.perf_counter() - started, is_error="error" in answer)
         return [] if call.is_notification else [answer]
 
-    async def _answer_reads(self, calls: Sequence[_Call], deadline: float) -> list[dict[str, Any]]:
-        if not calls:
-            return []
+    async def _answer_reads(
+        self, calls: Sequence[_Call], deadline: float, threads: ThreadPoolExecutor
+    ) -> list[dict[str, Any]]:
+        def answer(session: Session) -> list[dict[str, Any]]:
+            return [self._answer_read(session, call, deadline) for call in calls]
+
         try:
-            answers: list[dict[str, Any]] = await self.read(
-                lambda session: [self._answer_read(session, call, deadline) for call in calls]
-            )
+            loop = asyncio.get_running_loop()
+            answers: list[dict[str, Any]] = await loop.run_in_executor(threads, self._read, answer)
         except RpcFault as e:
             answers = [_error(call.call_id, call.fault or e) for call in calls]
         return [answer for call, answer in zip(calls, answers, strict=True) if not call.is_notification]

@@ -153,6 +153,19 @@ class CallFailed(RpcFault):
     """A call that failed without a revert."""
 
 
+class CallTooLong(RpcFault):
+    """A call that the EVM could not finish in time."""
+
+    code = -32000
+
+    def __init__(self, seconds: float) -> None:
+        """Keep the limit."""
+        super().__init__(
+            f"execution timeout: the call ran for more than {seconds:.0f} s; give it less gas or less to do"
+        )
+        self.seconds = seconds
+
+
 class TransactionRefused(RpcFault):
     """CheckTx did not take the transaction."""
 

@@ -6,6 +6,7 @@ other.  A call's gas is capped; nothing it does is kept.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,19 +18,19 @@ from chain.core.evm.execution import needs_evm
 from chain.core.evm.gas import compute_intrinsic_gas
 from chain.core.evm.layout import get_code as read_code
 from chain.core.evm.layout import get_slot
-from chain.core.executor import CallResult, simulate_call
+from chain.core.executor import CallResult, Watch, simulate_call
 from chain.core.hashing import keccak256
 from chain.core.records import AccessList
 from chain.core.types import Address, Amount
-from chain.rpc.faults import CallFailed, CallRefused, InvalidParams, Reverted, StateGone
+from chain.rpc.faults import CallFailed, CallRefused, CallTooLong, InvalidParams, Reverted, StateGone
 from chain.rpc.session import Method, Session
 from chain.rpc.values import Params, hex_data, parse_data, parse_height, parse_quantity, quantity
 from chain.rpc.views import view_access_list
 
 MAX_CALL_GAS = 50_000_000
 """Most gas of one eth_call to a system contract: a view may be dearer than a transaction could be."""
-MAX_EVM_CALL_GAS = 12_000_000
-"""Most gas of one eth_call in the EVM, where it takes up to four seconds of a worker thread."""
+EVM_SECONDS = 3.0
+"""Longest run of one call in the EVM, all tries of an estimate together: the gas of a whole block takes about two."""
 MAX_ACCESS_LIST_RUNS = 8
 """Until eth_createAccessList's list must be complete: each run may only add to it."""
 SUGGESTED_TIP = 0
@@ -129,7 +130,7 @@ def call(session: Session, params: Params) -> str:
     params.at_most(4)
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
-    return hex_data(_checked(_simulate(session, request), request).output)
+    return hex_data(_checked(_simulate(session, request, make_watch(EVM_SECONDS)), request).output)
 
 
 def estimate_gas(session: Session, params: Params) -> str:
@@ -137,7 +138,7 @@ def estimate_gas(session: Session, params: Params) -> str:
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
-    request = _cap_gas(session, request, session.snapshot.genesis_info().evm_gas_limit + _intrinsic_gas(request))
+    request = _cap_gas(session, request)
     try:
         estimate, result = compute_estimate(
             session.snapshot.state,
@@ -149,6 +150,7 @@ def estimate_gas(session: Session, params: Params) -> str:
             gas_limit=request.gas_limit,
             contracts=session.contracts,
             access_list=request.access_list,
+            watch=make_watch(EVM_SECONDS),
         )
     except InvalidTransaction as e:
         raise CallRefused(str(e)) from e
@@ -161,8 +163,9 @@ def create_access_list(session: Session, params: Params) -> dict[str, Any]:
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
+    watch = make_watch(EVM_SECONDS)
     for _ in range(MAX_ACCESS_LIST_RUNS):
-        result = _simulate(session, request, is_traced=True)
+        result = _simulate(session, request, watch, is_traced=True)
         touched = merge_access_lists(request.access_list, result.access_list)
         if touched == request.access_list:
             break
@@ -216,8 +219,19 @@ def parse_call(value: Any) -> CallRequest:
     )
 
 
-def _simulate(session: Session, request: CallRequest, *, is_traced: bool = False) -> CallResult:
-    request = _cap_gas(session, request, MAX_EVM_CALL_GAS)
+def make_watch(seconds: float) -> Watch:
+    """Return what ends a call in the EVM that runs for longer than ``seconds`` from now."""
+    end = time.monotonic() + seconds
+
+    def watch() -> None:
+        if time.monotonic() > end:
+            raise CallTooLong(seconds)
+
+    return watch
+
+
+def _simulate(session: Session, request: CallRequest, watch: Watch, *, is_traced: bool = False) -> CallResult:
+    request = _cap_gas(session, request)
     try:
         return simulate_call(
             session.snapshot.state_and_archive,
@@ -230,13 +244,15 @@ def _simulate(session: Session, request: CallRequest, *, is_traced: bool = False
             contracts=session.contracts,
             access_list=request.access_list,
             is_traced=is_traced,
+            watch=watch,
         )
     except InvalidTransaction as e:
         raise CallRefused(str(e)) from e
 
 
-def _cap_gas(session: Session, request: CallRequest, evm_limit: int) -> CallRequest:
-    """Lower the gas of a call that runs in the EVM to ``evm_limit``."""
+def _cap_gas(session: Session, request: CallRequest) -> CallRequest:
+    """Lower the gas of a call that runs in the EVM to what a transaction can have."""
+    evm_limit = session.snapshot.genesis_info().evm_gas_limit + _intrinsic_gas(request)
     if request.gas_limit > evm_limit and needs_evm(session.snapshot.state, request.to, session.contracts):
         return replace(request, gas_limit=evm_limit)
     return request

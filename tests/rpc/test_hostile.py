@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -87,3 +89,27 @@ def test_brackets_without_end(connection: Any, body: bytes) -> None:
     answer = post(connection, body)
     assert answer["error"]["code"] == -32700
     check(post(connection, b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}'))
+
+
+def test_calls_without_end_keep_nobody_waiting(solo: Any) -> None:
+    """Free loops in the EVM: each is given up, and reads and views go on meanwhile."""
+
+    def ask(method: str, *params: Any) -> tuple[float, Any]:
+        connection = http.client.HTTPConnection(solo.url.removeprefix("http://"), timeout=60)
+        started = time.monotonic()
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
+        answer = post(connection, json.dumps(body).encode())
+        connection.close()
+        return time.monotonic() - started, answer
+
+    endless = {"data": "0x5b5f56"}  # JUMPDEST PUSH0 JUMP
+    view = {"to": TRAINING, "data": "0x"}
+    with ThreadPoolExecutor(8) as pool:
+        loops = [pool.submit(ask, method, endless) for method in ["eth_call", "eth_estimateGas"] * 3]
+        slowest = max(ask("eth_blockNumber")[0] for _ in range(20))
+        slowest = max(slowest, *(ask("eth_call", view)[0] for _ in range(20)))
+        assert not all(loop.done() for loop in loops)
+        messages = [loop.result()[1]["error"]["message"] for loop in loops]
+    assert slowest < 1.0
+    assert all("execution timeout" in message or "out of gas" in message for message in messages), messages
+    assert any("execution timeout" in message for message in messages), messages

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from eth import constants
 from eth.abc import ComputationAPI, MessageAPI, StateAPI, TransactionContextAPI
 from eth.vm import mnemonics, opcode_values
 from eth.vm.forks.byzantium.opcodes import ensure_no_static
@@ -69,3 +70,21 @@ class EvmComputation(PragueComputation):
     def precompiles(self) -> Any:
         """Return what runs in place of code, by address: Ethereum's and the system contracts."""
         return self.state.precompiles  # type: ignore[attr-defined]
+
+
+def _look(computation: ComputationAPI) -> None:
+    computation.state.watch()  # type: ignore[attr-defined]
+
+
+class WatchedComputation(EvmComputation):
+    """One frame of a call outside any block, which may be given up: no loop is without a JUMPDEST or a frame."""
+
+    opcodes = {
+        **EvmComputation.opcodes,
+        opcode_values.JUMPDEST: as_opcode(logic_fn=_look, mnemonic=mnemonics.JUMPDEST, gas_cost=constants.GAS_JUMPDEST),
+    }
+
+    def __init__(self, state: StateAPI, message: MessageAPI, transaction_context: TransactionContextAPI) -> None:
+        """Start a frame, unless the call is given up."""
+        super().__init__(state, message, transaction_context)
+        _look(self)

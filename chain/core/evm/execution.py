@@ -14,9 +14,9 @@ from eth.vm.forks.cancun.transaction_context import CancunTransactionContext
 from eth.vm.message import Message
 
 from chain.core import accounts
-from chain.core.environment import BlockEnvironment, CallResult, Contracts
+from chain.core.environment import BlockEnvironment, CallResult, Contracts, Watch
 from chain.core.evm.addresses import compute_create_address
-from chain.core.evm.computation import EvmComputation
+from chain.core.evm.computation import EvmComputation, WatchedComputation
 from chain.core.evm.gas import REFUND_DIVISOR, compute_floor_gas, compute_intrinsic_gas
 from chain.core.evm.precompiles import PRECOMPILES
 from chain.core.evm.reasons import describe_failure
@@ -48,14 +48,15 @@ def run_evm(
     gas_price: int,
     access_list: AccessList = (),
     is_traced: bool = False,
+    watch: Watch | None = None,
 ) -> CallResult:
     """Run a call, or a creation where ``to`` is None; ``nonce`` is the one the transaction carries.
 
-    ``is_traced`` asks for the access list of what was touched.
+    ``is_traced`` asks for the access list of what was touched; ``watch`` is never given in a block.
     """
     intrinsic = compute_intrinsic_gas(data, is_creation=to is None, access_list=access_list)
     target = compute_create_address(sender, nonce) if to is None else to
-    evm = EvmState(state, environment, contracts)
+    evm = EvmState(state, environment, contracts, watch)
     evm.mark_address_warm(sender)
     evm.mark_address_warm(target)
     for address, slots in access_list:
@@ -116,10 +117,11 @@ def _run(
         code=data if is_creation else evm.get_code(target),
         create_address=cast(Any, target if is_creation else None),
     )
+    kind = EvmComputation if evm.watch is None else WatchedComputation
     if not is_creation:
-        return cast(EvmComputation, EvmComputation.apply_message(evm, message, context))
+        return cast(EvmComputation, kind.apply_message(evm, message, context))
     if evm.has_code_or_nonce(target):
         computation = EvmComputation(evm, message, context)
         computation.error = exceptions.ContractCreationCollision(f"0x{target.hex()} holds a contract already")
         return computation
-    return cast(EvmComputation, EvmComputation.apply_create_message(evm, message, context))
+    return cast(EvmComputation, kind.apply_create_message(evm, message, context))

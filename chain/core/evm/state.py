@@ -13,7 +13,7 @@ from eth.vm.execution_context import ExecutionContext
 from eth.vm.forks.prague.state import PragueState
 
 from chain.core import accounts
-from chain.core.environment import BlockEnvironment, Contracts
+from chain.core.environment import BlockEnvironment, Contracts, Watch
 from chain.core.evm import layout
 from chain.core.evm.code import JumpTargets
 from chain.core.evm.computation import EvmComputation
@@ -33,11 +33,14 @@ class EvmState(PragueState):
 
     computation_class = EvmComputation
 
-    def __init__(self, overlay: Overlay, environment: BlockEnvironment, contracts: Contracts) -> None:
+    def __init__(
+        self, overlay: Overlay, environment: BlockEnvironment, contracts: Contracts, watch: Watch | None = None
+    ) -> None:
         """Stand on the overlay; the base class would open a trie database instead."""
         self.overlay = overlay
         self.environment = environment
         self.contracts = contracts
+        self.watch = watch
         self.precompiles: dict[bytes, Precompile] = {
             **PRECOMPILES,
             **dict.fromkeys(contracts, call_system_contract),
