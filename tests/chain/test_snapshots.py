@@ -274,3 +274,13 @@ def test_invalid_bytes_never_break_the_reader(data: bytes) -> None:
     for decode in (decode_chunk, decode_manifest):
         with contextlib.suppress(InvalidSnapshot):
             decode(data)
+
+
+def test_known_answers() -> None:
+    """Bytes that other versions must read."""
+    manifest = Manifest(chain_id="c-1", height=7, app_hash=bytes(range(32)), chunk_hashes=(b"\x01" * 32, b"\x02" * 32))
+    expected = "670d5f1b3f306287fc5193e180031ddbd01f55b469e5b3b7ab99fa617d2505af"
+    assert compute_snapshot_hash(encode(manifest)).hex() == expected
+    assert [chunk.hex() for chunk in cut_chunks([(0, b"a/x", b"v"), (1, b"k", b"w")])] == [
+        "9300c403612f78c401769301c4016bc40177"
+    ]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,23 @@ def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: 
 
     fifth = _join(nodes[:2], tmp_path / "fifth")
     network.nodes.append(fifth)
-    fifth.start()
+    fifth_port = find_free_port()
+    fifth.start(rpc_port=fifth_port)
     wait_until(lambda: fifth.height() > 0, "a snapshot is restored")
     with Reader(fifth.home / "app") as reader, reader.snapshot() as snapshot:
         first = snapshot.first_height
         assert first >= 5, "it didn't replay from block 1"
         assert snapshot.block(first - 1) is None
+    wait_until(lambda: ask(fifth_port, "eth_blockNumber").get("result"), "its JSON-RPC")
+    assert ask(fifth_port, "eth_getBlockByNumber", hex(first), False)["result"]["number"] == hex(first)
+    for method, arguments in (
+        ("eth_getBlockByNumber", [hex(first - 1), False]),
+        ("eth_getBlockByNumber", ["earliest", False]),
+        ("eth_getLogs", [{"fromBlock": "0x1", "toBlock": hex(first)}]),
+    ):
+        message = ask(fifth_port, method, *arguments)["error"]["message"]
+        assert f"is not kept here, the oldest is {first}" in message, method
+    assert int(ask(fifth_port, "eth_getTransactionCount", "0x" + alice.address.hex(), "latest")["result"], 16) == 4
     sender.send(fifth)
     grow([*nodes, fifth])
     assert check_same_chain([*nodes, fifth]) > 5 * MORE_BLOCKS
@@ -128,6 +140,18 @@ def check_verified_reads(node: Node, alice: Any, rpc_url: str) -> None:
     forged = {**genesis, "validators": genesis["validators"][:3]}
     with pytest.raises(LightError, match="validator set of genesis"):
         LightClient(CometBftSource(f"http://{node.addresses.rpc}"), genesis=forged)
+
+
+def ask(port: int, method: str, *arguments: Any) -> dict[str, Any]:
+    """Call JSON-RPC; an empty answer while it doesn't listen."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(arguments)}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            document: dict[str, Any] = json.load(answer)
+            return document
+    except OSError:
+        return {}
 
 
 def accuse(judge: Node, liar: Node) -> None:

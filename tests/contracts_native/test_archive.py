@@ -280,6 +280,8 @@ def test_different_lists_have_different_roots(first: list[bytes], second: list[b
 
 
 def test_known_answers() -> None:
+    leaf = compute_leaf(3, b"round", b"participants", [b"u0", b"u1"], [(1, b"vote")])
+    assert leaf.hex() == "907074cad4489fde440221368f343cfd78dcb8d9d046d69dace7b288326ba80d"
     assert compute_root(EMPTY_ACCUMULATOR).hex() == EMPTY_ROOT
     assert compute_root(build([sha256(bytes([index])) for index in range(11)])).hex() == ELEVEN_ROOT
 

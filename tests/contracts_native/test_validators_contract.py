@@ -211,6 +211,12 @@ def test_who_left_is_forgotten_after_the_lock(staked: Chain) -> None:
     assert powers(staked)[public("cem")] == 1
 
 
+def test_known_answers() -> None:
+    message = make_registration_message(b"\xaa" * 32, make_address("ann"))
+    assert message == b"archipelago/validator/1\0" + b"\xaa" * 32 + make_address("ann")
+    assert compute_consensus_address(bytes(32)).hex() == "66687aadf862bd776c8fc18b8e9f8e2008971485"
+
+
 # -- governance
 
 
