@@ -23,6 +23,9 @@ class StopRequest:
     def __init__(self) -> None:
         """Nobody has asked yet."""
         self._event = threading.Event()
+        self._what = ""
+        self._seconds = 0.0
+        self._end = float("inf")
 
     @property
     def is_set(self) -> bool:
@@ -33,15 +36,20 @@ class StopRequest:
         """Ask to stop."""
         self._event.set()
 
+    def set_deadline(self, what: str, seconds: float) -> None:
+        """From now on every wait ends after ``seconds`` in all, with NotReadyInTime that names ``what``."""
+        self._what, self._seconds, self._end = what, seconds, time.monotonic() + seconds
+
     def check(self) -> None:
-        """Raise Stopped if somebody has asked."""
-        if self._event.is_set():
-            raise Stopped
+        """Raise Stopped if somebody has asked, NotReadyInTime after the deadline of all waits."""
+        self.pause(0)
 
     def pause(self, seconds: float) -> None:
-        """Wait, at most ``seconds``; raise Stopped as soon as somebody asks."""
+        """Wait, at most ``seconds``; raise Stopped as soon as somebody asks, NotReadyInTime as in `check`."""
         if self._event.wait(seconds):
             raise Stopped
+        if time.monotonic() >= self._end:
+            raise NotReadyInTime(self._what, self._seconds)
 
     def wait_until(
         self,

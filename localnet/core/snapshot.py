@@ -53,6 +53,10 @@ class WorkerRow:
     """At its sockets, all processes of this worker together."""
     bytes_received: int
     """Likewise."""
+    num_missed: int = 0
+    """Rounds missed in a row, as the chain has it."""
+    rejoin_height: int = 0
+    """A dropped member may rejoin from this block on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,10 +42,3 @@ def format_bytes(num_bytes: int) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
     return f"{num_bytes} B"
-
-
-def format_tokens(wei: int) -> str:
-    """Write an amount for people: 1,234 * 10^15 wei is `1.234 tokens`, small ones are in gwei (10^-9 tokens)."""
-    if 0 < wei < 10**14:
-        return f"{wei / 10**9:.4g} gwei"
-    return f"{wei / 10**18:.6g} token" + ("" if wei == 10**18 else "s")

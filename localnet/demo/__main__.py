@@ -11,15 +11,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from contracts.bindings.failures import describe_failure
 from localnet.cli import INTERRUPTED, stop_devnet
 from localnet.core.errors import LocalnetError, Stopped
 from localnet.demo.report import build_checks, print_how_to_go_on, print_report
-from localnet.demo.scenario import Demo
+from localnet.demo.scenario import Demo, create_recipe_text
 from localnet.demo.settings import DemoSettings
 from localnet.devnet import hold_home, reset_home
 from localnet.record import load_record
 from localnet.stopping import StopRequest
 from localnet.supervisor import Supervisor
+from training.core.errors import TrainingError
 
 DEFAULT_HOME = Path(".cache/demo")
 """Under the working directory; not in git."""
@@ -37,9 +39,12 @@ def demo(
     solo: Annotated[bool, typer.Option(help="Train a worker alone for comparison.")] = True,
 ) -> None:
     """Train one model with two workers on a devnet, kill one on the way, and read the chain at the end."""
-    if data is not None and not data.is_file():
-        print(f"--data {data}: there is no such file", file=sys.stderr)
-        raise typer.Exit(2)
+    if data is not None:
+        try:
+            check_data(data)
+        except (TrainingError, OSError) as error:
+            print(describe_failure(error), file=sys.stderr)
+            raise typer.Exit(2) from error
     settings = DemoSettings(
         home=home.resolve(),
         data=data.resolve() if data else None,
@@ -48,6 +53,21 @@ def demo(
         is_solo_run=solo,
     )
     raise typer.Exit(run(settings))
+
+
+def check_data(data: Path) -> None:
+    """Refuse a text that the demo cannot train on, before anything starts.
+
+    Raises CorpusMissingError or CorpusTooSmallError (training.core.errors), and OSError.
+    """
+    from training.core.errors import CorpusMissingError
+    from training.core.recipe import parse_recipe
+    from training.data.corpus import check_size, load_corpus
+
+    if not data.is_file():
+        raise CorpusMissingError(str(data))
+    recipe = parse_recipe(create_recipe_text(data))
+    check_size(load_corpus(recipe.data, data), recipe.model.context)
 
 
 def run(settings: DemoSettings) -> int:
@@ -81,7 +101,7 @@ def run(settings: DemoSettings) -> int:
         console.print("\nstopped; nothing is left running", highlight=False)
         return INTERRUPTED
     except LocalnetError as error:
-        print(f"\ndemo {error}", file=sys.stderr)
+        print(f"\nerror: demo {error}", file=sys.stderr)
         return 1
 
 

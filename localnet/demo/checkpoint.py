@@ -86,5 +86,7 @@ def pull_and_check(
         )
     )
     text = str(generated["text"])
-    say("  it writes           " + json.dumps(text, ensure_ascii=False))
+    say("  it writes")
+    for line in text.splitlines():
+        say(f"    | {line}".rstrip())
     return Pulled(version=version, root=root, chain_root=chain_root, loss=loss, chain_loss=chain_loss, text=text)

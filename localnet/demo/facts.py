@@ -119,6 +119,8 @@ def _build_worker_row(worker: Worker, members: Mapping[str, Member]) -> WorkerRo
         num_refused=member.refused if member else 0,
         num_tokens=member.tokens if member else 0,
         earned=member.earned if member else 0,
+        num_missed=member.missed if member else 0,
+        rejoin_height=member.rejoin_height if member else 0,
         num_steps=sum(event.counters.get("steps", 0) for event in events if event.kind is EventKind.TRAIN),
         bytes_sent=sum(value for name, value in traffic.items() if name.endswith("sent")),
         bytes_received=sum(value for name, value in traffic.items() if name.endswith("received")),

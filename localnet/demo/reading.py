@@ -13,7 +13,7 @@ from typing import Any
 from web3 import HTTPProvider, Web3
 from web3.contract import Contract
 
-from localnet.core.traffic import format_tokens
+from contracts.bindings.amounts import format_tokens
 
 ABI_FILE = Path(__file__).resolve().parents[2] / "contracts" / "abi" / "Training.json"
 """Generated from the one declaration of the contract."""
@@ -75,9 +75,10 @@ def _describe_round(training: Contract, run: int, index: int, what: str) -> list
 
 def _describe_update(update: dict[str, Any]) -> list[str]:
     reason = REASONS[update["reason"]]
+    steps = f"{update['tokens']:,} tokens, loss {update['lossMicro'] / 1e6:.3f}" if update["tokens"] else "flush"
     return [
-        f"    {update['member']}: {FATES[update['fate']]}{f' because {reason}' if reason else ''}, "
-        f"{update['tokens']:,} tokens, loss {update['lossMicro'] / 1e6:.3f}, {update['sizeBytes']:,} bytes, "
+        f"    {update['member']}: {FATES[update['fate']]}{f' because {reason}' if reason else ''}, {steps}, "
+        f"{update['sizeBytes']:,} bytes, "
         f"paid {format_tokens(update['paid'])}",
         f"      digest 0x{bytes(update['digest']).hex()}",
         f"      blob   0x{bytes(update['blob']).hex()}",

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from contracts.bindings.addresses import ADDRESSES
-from localnet.core.traffic import format_tokens
+from contracts.bindings.amounts import format_tokens
 from localnet.demo.scenario import Result, describe_wire
 from localnet.demo.settings import LOSS_GOAL, ROUNDS_GOAL, SAME_LOSS, DemoSettings
+from localnet.hints import home_option
 from localnet.record import DevnetRecord
 
 
@@ -42,7 +43,7 @@ def build_checks(result: Result, *, has_own_data: bool) -> tuple[Check, ...]:
             got=f"{result.first_loss:.3f} -> {result.last_loss:.3f}",
         ),
         Check(
-            what="the killed worker rejoined by itself and was counted again",
+            what="the killed worker, started again, caught up by itself and was counted again",
             is_kept=result.rejoined_round is not None,
             got="never" if result.rejoined_round is None else f"in round {result.rejoined_round}",
         ),
@@ -71,8 +72,14 @@ def print_report(console: Console, result: Result, checks: tuple[Check, ...]) ->
     say(f"  {snapshot.num_settled} rounds in {result.seconds:.0f} s, {snapshot.height} blocks")
     say(f"  {describe_wire(snapshot)}")
     say(f"  storage {format_tokens(snapshot.paid_storage)}, pay {format_tokens(snapshot.paid_rewards)}")
+    say("  what was left in escrow went back to the owner")
     say(f"  held-out loss of the agreed theta  {result.last_loss:.3f} nats a byte, two workers together")
-    if result.solo is not None:
+    if result.solo is not None and not result.solo.is_done:
+        say(
+            f"  a worker alone                     no comparison: {result.solo.num_steps} of "
+            f"{result.solo.num_steps_total} steps when the time was up (it runs at the lowest priority)"
+        )
+    elif result.solo is not None:
         say(f"  a worker alone                     {result.solo.loss:.3f} on {result.solo.num_tokens:,} tokens")
         seen = ", ".join(f"worker {worker.name} {worker.num_tokens:,}" for worker in snapshot.workers)
         say(f"  tokens of each                     {seen}")
@@ -89,7 +96,7 @@ def print_report(console: Console, result: Result, checks: tuple[Check, ...]) ->
 
 def print_how_to_go_on(console: Console, settings: DemoSettings, record: DevnetRecord) -> None:
     """KEEP: say how to talk to the devnet, how others join, and how to stop it."""
-    home = os.path.relpath(record.home)
+    option, keys = home_option(record.home), os.path.relpath(settings.home / "keys")
     url, training = record.rpc_url, ADDRESSES["Training"]
     console.print(
         f"""
@@ -97,20 +104,21 @@ The devnet is still up: {url} (a page in the browser, JSON-RPC for tools)
 
   web3.py   from web3 import Web3; import json
             w3 = Web3(Web3.HTTPProvider("{url}"))
-            training = w3.eth.contract("{training}", abi=json.load(open("contracts/abi/Training.json")))
-            training.functions.run(1).call()
+            abi = json.load(open("contracts/abi/Training.json"))
+            training = w3.eth.contract("{training}", abi=abi, decode_tuples=True)
+            print(training.functions.run(1).call())
   cast      cast call {training} "numRuns()(uint64)" --rpc-url {url}
             cast block latest --rpc-url {url}
   trainer   .venv/bin/trainer status --run 1 --chain {url}
-  storage   .venv/bin/storage put FILE --tier hot --blocks 1000 --chain {url} --key-file {settings.home}/keys/owner.key
-  money     .venv/bin/localnet fund 0x... --home {home}
+  storage   .venv/bin/storage put FILE --tier hot --blocks 1000 --chain {url} --key-file {keys}/owner.key
+  money     .venv/bin/localnet fund 0x...{option}
 
   Another machine joins a run like this: here, localnet up --host 0.0.0.0 --advertise THIS_MACHINE, and
   localnet fund WORKER_ADDRESS; there, trainer keys new worker.key, then
   trainer join --chain http://THIS_MACHINE:8545 --run N --key-file worker.key --home worker
   (only outbound connections; if the run is allow-listed its owner allows WORKER_ADDRESS first).
 
-  stop      .venv/bin/localnet down --home {home}""",
+  stop      .venv/bin/localnet down{option}""",
         highlight=False,
         markup=False,
         soft_wrap=True,

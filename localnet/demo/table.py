@@ -7,11 +7,24 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from contracts.bindings.amounts import format_tokens
 from localnet.core.snapshot import Snapshot
-from localnet.core.traffic import format_bytes, format_tokens
+from localnet.core.traffic import format_bytes
 
-LINE_SECONDS = 4.0
-"""How often a plain line is printed where there is no terminal."""
+LINE_SECONDS = 15.0
+"""Where there is no terminal, a plain line is printed when something happened, and at least so often."""
+COLUMNS = (
+    ("worker", 10),
+    ("process", 17),
+    ("member", 8),
+    ("doing", 20),
+    ("counted", 15),
+    ("tokens", 9),
+    ("sent", 8),
+    ("received", 8),
+    ("pay", 12),
+)
+"""Of the workers' table, with widths: fixed, so that nothing jumps while it is looked at."""
 NUM_NOTES = 6
 """How many of the newest happenings stay in view."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -30,6 +43,7 @@ class Display:
         self._notes: list[str] = []
         self._newest: Snapshot | None = None
         self._printed_at = -LINE_SECONDS
+        self._printed: object = None
 
     def __enter__(self) -> Display:
         """Begin to show."""
@@ -55,9 +69,16 @@ class Display:
         self._newest = snapshot
         if self._live:
             self._draw()
-        elif snapshot.seconds - self._printed_at >= LINE_SECONDS or not all(row.is_alive for row in snapshot.workers):
+            return
+        news = (snapshot.num_settled, snapshot.run_state, [(row.state, row.is_alive) for row in snapshot.workers])
+        is_quiet_for_long = snapshot.seconds - self._printed_at >= LINE_SECONDS
+        if news == self._printed and not is_quiet_for_long:
+            return
+        lines = [render_line(snapshot)] + ([render_totals(snapshot)] if is_quiet_for_long else [])
+        self._printed = news
+        if is_quiet_for_long:
             self._printed_at = snapshot.seconds
-            self._console.print(render_line(snapshot), highlight=False, markup=False, soft_wrap=True)
+        self._console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self) -> None:
         if self._live and self._newest:
@@ -65,16 +86,23 @@ class Display:
 
 
 def render_line(snapshot: Snapshot) -> str:
-    """Return one line with the whole state."""
-    rounds = ", ".join(f"{row.index} (fragment {row.fragment}) {row.phase}" for row in snapshot.rounds) or "none open"
+    """Return one line: where the run is, and what each worker does."""
+    rounds = ", ".join(f"{row.index} {row.phase}" for row in snapshot.rounds) or "none"
+    workers = "; ".join(
+        f"{row.name} " + (f"{row.state} {row.activity}" if row.is_alive else "DOWN") + f" ({row.num_accepted} counted)"
+        for row in snapshot.workers
+    )
+    settled = f"{snapshot.num_settled}/{snapshot.num_rounds_total}"
+    return f"[{snapshot.seconds:4.0f} s] settled {settled}, open {rounds}; {workers}"
+
+
+def render_totals(snapshot: Snapshot) -> str:
+    """Return one line: block, loss, bytes, money."""
     loss = f"{snapshot.newest_loss:.3f}" if snapshot.newest_loss is not None else "-"
-    members = " ".join(f"{worker.name}:{worker.state if worker.is_alive else 'DOWN'}" for worker in snapshot.workers)
     return (
-        f"[{snapshot.seconds:4.0f} s] block {snapshot.height}, settled {snapshot.num_settled}/"
-        f"{snapshot.num_rounds_total}, round {rounds}; members {members}; held-out loss {loss}; "
-        f"wire {format_bytes(snapshot.bytes_sent)} sent, {format_bytes(snapshot.bytes_received)} received, AllReduce "
-        f"bf16 {format_bytes(snapshot.allreduce_bytes)}; storage {format_tokens(snapshot.paid_storage)}, pay "
-        f"{format_tokens(snapshot.paid_rewards)}"
+        f"         block {snapshot.height}; loss {loss}; {format_bytes(snapshot.bytes_sent)} sent, "
+        f"{format_bytes(snapshot.bytes_received)} received, AllReduce {format_bytes(snapshot.allreduce_bytes)}; "
+        f"storage {format_tokens(snapshot.paid_storage)}, pay {format_tokens(snapshot.paid_rewards)}"
     )
 
 
@@ -103,12 +131,12 @@ def render_table(snapshot: Snapshot, notes: list[str]) -> RenderableType:
     facts.add_row(
         "money",
         f"storage {format_tokens(snapshot.paid_storage)}   pay {format_tokens(snapshot.paid_rewards)}   "
-        f"escrow left {format_tokens(snapshot.escrow)}",
+        f"escrow {describe_escrow(snapshot)}",
     )
     facts.add_row("checkpoint", f"version {snapshot.certified_version} is certified in the stores")
-    workers = Table(expand=True, pad_edge=False)
-    for heading in ("worker", "process", "member", "doing", "counted", "tokens", "sent", "received", "pay"):
-        workers.add_column(heading, no_wrap=heading != "doing", overflow="ellipsis")
+    workers = Table(pad_edge=False)
+    for heading, width in COLUMNS:
+        workers.add_column(heading, width=width, no_wrap=True, overflow="ellipsis")
     for worker in snapshot.workers:
         workers.add_row(
             f"{worker.name} {worker.address[:8]}",
@@ -125,6 +153,13 @@ def render_table(snapshot: Snapshot, notes: list[str]) -> RenderableType:
     return Group(
         Text("Archipelago: one model, two workers, one chain, four stores", style="bold"), facts, workers, *happenings
     )
+
+
+def describe_escrow(snapshot: Snapshot) -> str:
+    """Say what is left; the end of a run sends the rest back."""
+    if snapshot.run_state == "FINISHED" and not snapshot.escrow:
+        return "the rest went back to the owner"
+    return f"{format_tokens(snapshot.escrow)} left"
 
 
 def render_losses(snapshot: Snapshot) -> str:

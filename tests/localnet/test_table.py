@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from localnet.core.snapshot import RoundRow, Snapshot, WorkerRow
-from localnet.demo.table import Display, render_curve, render_line
+from localnet.demo.table import LINE_SECONDS, Display, render_curve, render_line, render_table, render_totals
 
 
 def make_worker(name: str, *, is_alive: bool) -> WorkerRow:
@@ -68,21 +68,39 @@ def test_table_and_lines_show_what_is_promised(snapshot: Snapshot, is_terminal: 
         assert wanted in text, wanted
 
 
-def test_lines_come_every_few_seconds_and_are_whole(snapshot: Snapshot) -> None:
+def test_lines_come_when_something_happened_or_after_a_while(snapshot: Snapshot) -> None:
     output = io.StringIO()
-    everybody_up = replace(snapshot, workers=snapshot.workers[:1])
+    settled = replace(snapshot, seconds=snapshot.seconds + 1, num_settled=13)
+    later = replace(settled, seconds=snapshot.seconds + LINE_SECONDS)
     with Display(Console(file=output, width=40)) as display:
-        display.show(everybody_up)
-        display.show(everybody_up)
-    assert output.getvalue() == render_line(everybody_up) + "\n"
+        for one in (snapshot, snapshot, settled, settled, later, later):
+            display.show(one)
+    shown = (
+        render_line(snapshot),
+        render_totals(snapshot),
+        render_line(settled),
+        render_line(later),
+        render_totals(later),
+    )
+    assert output.getvalue().splitlines() == list(shown)
 
 
-def test_every_line_is_shown_while_a_worker_is_down(snapshot: Snapshot) -> None:
-    output = io.StringIO()
-    with Display(Console(file=output, width=40)) as display:
-        display.show(snapshot)
-        display.show(snapshot)
-    assert output.getvalue().count("B:DOWN") == 2
+def test_lines_say_what_each_worker_does_and_are_short(snapshot: Snapshot) -> None:
+    line = render_line(snapshot)
+    assert "A ACTIVE train 13 (12 counted); B DOWN (12 counted)" in line
+    assert max(len(line), len(render_totals(snapshot))) <= 120
+
+
+def test_columns_do_not_jump(snapshot: Snapshot) -> None:
+    """The frame is the same whatever is in the cells."""
+
+    def draw_frame(shown: Snapshot) -> list[str]:
+        output = io.StringIO()
+        Console(file=output, width=150, color_system=None).print(render_table(shown, []))
+        return [line for line in output.getvalue().splitlines() if line and line[0] in "┏┡└"]
+
+    grown = replace(snapshot.workers[0], activity="fetch 13: a long word about it", num_tokens=10**9, earned=1)
+    assert draw_frame(snapshot) == draw_frame(replace(snapshot, workers=(grown,)))
 
 
 def test_sockets_are_summed_over_workers(snapshot: Snapshot) -> None:

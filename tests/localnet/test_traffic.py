@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localnet.core.traffic import compute_allreduce_bytes, format_bytes, format_tokens, sum_over_lives
+from localnet.core.traffic import compute_allreduce_bytes, format_bytes, sum_over_lives
 
 
 def test_allreduce_of_two_workers_sends_the_gradient_once_a_step() -> None:
@@ -36,17 +36,3 @@ def test_counters_are_added_up_over_restarts() -> None:
 )
 def test_bytes_are_written_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
-
-
-@pytest.mark.parametrize(
-    ("wei", "text"),
-    [
-        (0, "0 tokens"),
-        (1_234 * 10**15, "1.234 tokens"),
-        (10**18, "1 token"),
-        (27 * 10**18, "27 tokens"),
-        (227_300_000_000, "227.3 gwei"),
-    ],
-)
-def test_amounts_are_written_for_people(wei: int, text: str) -> None:
-    assert format_tokens(wei) == text
