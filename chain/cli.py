@@ -39,6 +39,7 @@ from chain.recursion import StackTooSmall
 from chain.settings import InvalidSettings, NodeSettings, load_settings, save_settings
 from chain.store import Reader, Store, StoreError
 from chain.supervisor import ChildFailed, NodePlan, Supervisor, fetch_status, find_free_ports
+from contracts.bindings.failures import describe_failure
 
 DEFAULT_HOME = Path("chain-home")
 FIRST_PORT = 26656
@@ -396,7 +397,7 @@ def main() -> None:
         JoinFailed,
         StackTooSmall,
     ) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(describe_failure(error), file=sys.stderr)
         sys.exit(1)
 
 

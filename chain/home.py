@@ -50,7 +50,7 @@ class HomeMissing(HomeError):
 
     def __init__(self, home: Path) -> None:
         """Keep the path."""
-        super().__init__(f"{home} is no chain node's home: run `chain-node init --home {home}` first")
+        super().__init__(f"{home} is no chain node's home; next: `chain-node init --home {home}`")
 
 
 class HomeExists(HomeError):
@@ -58,7 +58,7 @@ class HomeExists(HomeError):
 
     def __init__(self, home: Path, chain_id: str) -> None:
         """Keep the chain."""
-        super().__init__(f"{home} belongs to chain {chain_id} already: take another --home, or `chain-node reset` it")
+        super().__init__(f"{home} belongs to chain {chain_id} already; next: take another --home, or `chain-node reset` it")
 
 
 class AppOfAnotherChain(HomeError):
@@ -67,7 +67,7 @@ class AppOfAnotherChain(HomeError):
     def __init__(self, home: Path, expected: str, got: str) -> None:
         """Keep both chain ids."""
         super().__init__(
-            f"{home}/app holds chain {got}, genesis.json says {expected}: remove {home}/app to replay this chain from"
+            f"{home}/app holds chain {got}, genesis.json says {expected}; next: remove {home}/app to replay this chain from"
             " its blocks, or put back the genesis.json of the other"
         )
 
@@ -78,7 +78,7 @@ class FreshCore(HomeError):
     def __init__(self, home: Path, app_height: int) -> None:
         """Keep the height."""
         super().__init__(
-            f"{home}/app is at height {app_height}, but CometBFT's {home}/data is empty (height 0): put back its data,"
+            f"{home}/app is at height {app_height}, but CometBFT's {home}/data is empty (height 0); next: put back its data,"
             f" or remove {home}/app as well to start over, or run `chain-node reset --home {home}` for a new chain"
         )
 
@@ -89,8 +89,8 @@ class AppAheadOfCore(HomeError):
     def __init__(self, home: Path, core_height: int, app_height: int) -> None:
         """Keep both heights."""
         super().__init__(
-            f"{home}/app is at height {app_height}, CometBFT only at {core_height}: its data is from an older backup."
-            f" Remove {home}/app, and the blocks are replayed from 1"
+            f"{home}/app is at height {app_height}, CometBFT only at {core_height}: its data is from an older backup; "
+            f"next: remove {home}/app, and the blocks are replayed from 1"
         )
 
 
@@ -99,7 +99,7 @@ class AddressInUse(HomeError):
 
     def __init__(self, address: str, next_step: str) -> None:
         """Keep the address."""
-        super().__init__(f"{address} is in use: {next_step}")
+        super().__init__(f"{address} is in use; next: {next_step}")
         self.address = address
 
 

@@ -75,7 +75,7 @@ class StoreMissing(StoreError):
 
     def __init__(self, path: Path) -> None:
         """Keep the path."""
-        super().__init__(f"no chain database at {path}: start the chain first (`chain-node start --home ...`)")
+        super().__init__(f"no chain database at {path}; next: `chain-node start --home ...`")
         self.path = path
 
 

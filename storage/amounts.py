@@ -1,11 +1,10 @@
-"""Amounts as people write them: tokens with up to 18 decimals; wei inside."""
+"""Amounts as people write them: tokens; wei inside."""
 
 from __future__ import annotations
 
 import re
 
-WEI_PER_TOKEN = 10**18
-"""Wei."""
+from contracts.bindings.amounts import WEI_PER_TOKEN, format_tokens
 
 _TOKENS = re.compile(r"(\d{1,15})(?:\.(\d{1,18}))?", re.ASCII)
 
@@ -25,11 +24,9 @@ def parse_tokens(text: str) -> int:
 
 
 def format_wei(amount: int) -> str:
-    """Return an amount in tokens, exact.
+    """Return an amount for people, as every tool writes it; exact wei are in the --json output.
 
     >>> format_wei(10**17), format_wei(0), format_wei(1)
-    ('0.1 tokens', '0 tokens', '0.000000000000000001 tokens')
+    ('0.1 tokens', '0 tokens', '0.000000001 gwei')
     """
-    whole, rest = divmod(amount, WEI_PER_TOKEN)
-    digits = f"{rest:018d}".rstrip("0")
-    return f"{whole}.{digits} tokens" if digits else f"{whole} tokens"
+    return format_tokens(amount)

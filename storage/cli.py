@@ -21,6 +21,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, KeyFileError
+from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
@@ -451,7 +452,7 @@ def _fail(error: BaseException, code: int, as_json: bool) -> NoReturn:
         if as_json:
             print(json.dumps({"error": type(error).__name__, "message": text}), flush=True)
         else:
-            print(f"{type(error).__name__}: {text}", file=sys.stderr, flush=True)
+            print(describe_failure(error), file=sys.stderr, flush=True)
     raise SystemExit(code)
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
+from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
 from da.protocol import STATUS_PATH
@@ -221,7 +222,7 @@ def _fail(error: Exception, code: int, as_json: bool) -> NoReturn:
     if as_json:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
     else:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(describe_failure(error), file=sys.stderr)
     raise SystemExit(code)
 
 
