@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from da.auditing import Sampling
 from da.batch_dispersal import BatchDispersal
 from da.client import AsyncBlobClient, Dispersal, Retrieved, RetrieveReport
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
@@ -158,6 +159,10 @@ class BlobClient:
     def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:
         """Read a blob; see ``AsyncBlobClient.retrieve``."""
         return self._run(self._client.retrieve(blob, committee=committee, max_bytes=max_bytes))
+
+    def sample(self, blob: BlobId, *, committee: Committee, num_samples: int) -> Sampling:
+        """Ask random seats for a random leaf each; see ``da.auditing``."""
+        return self._run(self._client.sample(blob, committee=committee, num_samples=num_samples))
 
     def close(self) -> None:
         """Close all connections and end the thread; a second call does nothing."""

@@ -129,6 +129,33 @@ def retrieve(
 
 
 @app.command()
+def sample(
+    blob: Annotated[str, typer.Argument(help="Blob id, 64 hex digits.")],
+    committee: CommitteeOption,
+    samples: Annotated[int, typer.Option(help="Seats that are asked for a random leaf each.", min=1, max=64)] = 8,
+    deadline: DeadlineOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Check as a light client that a blob is there, without fetching it; exit code 1 when a sample fails."""
+    with _explain(as_json):
+        target, blob_id = _read_committee(committee), decode_blob_id(blob.removeprefix("0x"))
+        with BlobClient(deadline_seconds=deadline, has_bulk=False) as client:
+            sampling = client.sample(blob_id, committee=target.committee, num_samples=samples)
+            answer = {
+                "blob": blob_id.hex(),
+                "good": sampling.num_good,
+                "failed": len(sampling.faults),
+                "detection": sampling.detection,
+                "miss": f"{sampling.miss[0]}/{sampling.miss[1]}",
+                "bytesReceived": client.bytes_received,
+                "faults": _describe(sampling.faults),
+            }
+        _print(answer, as_json)
+    if sampling.faults:
+        raise typer.Exit(1)
+
+
+@app.command()
 def selftest(
     seats: Annotated[int, typer.Option(help="Committee size.", min=1, max=64)] = 12,
     as_json: JsonOption = False,

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from da.auditing import Sampling, sample_blob
 from da.batch_dispersal import BatchDispersal, BatchSender
 from da.codec import decode_blob, encode_blob
 from da.core.blob import MAX_BLOB_BYTES, STRIPE_BYTES, BlobHeader, compute_blob_id, compute_shard_bytes
@@ -340,6 +342,23 @@ class AsyncBlobClient:
         )
         await reader.read(path)
         return RetrieveReport(seats=tuple(sorted(reader.used)), faults=sort_faults(reader.faults))
+
+    async def sample(self, blob: BlobId, *, committee: Committee, num_samples: int) -> Sampling:
+        """Ask ``num_samples`` random seats for a random leaf each, checked against the header.
+
+        Raises:
+            HeaderUnavailable: no seat knows the blob.
+        """
+        header, _ = await self._fetch_any_header(blob, committee)
+        return await sample_blob(
+            self._links.get_session(),
+            blob,
+            header,
+            committee,
+            num_samples=num_samples,
+            chance=random.SystemRandom(),
+            deadline_seconds=self.deadline_seconds,
+        )
 
     async def _send(self, seat: Seat, header: BlobHeader, body: ShardBody, terms: ReceiptTerms) -> Receipt:
         request = PutRequest(

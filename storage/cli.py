@@ -42,7 +42,9 @@ from storage.core.errors import (
     TierUnavailable,
     UnknownBlob,
 )
+from storage.core.retention import Retention
 from storage.core.tiers import parse_tier
+from storage.mover import Mover, StoreMovePort
 from storage.sizes import format_size, parse_size
 
 FAILED = 1
@@ -57,6 +59,9 @@ NOT_READABLE = 5
 """Exit code: too few good shards."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+
+KEEP_SECONDS = 10.0
+"""Between two looks of ``keep --watch``."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -369,6 +374,39 @@ def restore(
             size_bytes = restore_file(storage, parse_blob_id(blob), out)
         result = {"file": str(out), "size_bytes": size_bytes, "bytes_received": blobs.bytes_received}
         _show(result, as_json, f"{out}: {format_size(size_bytes)}, verified")
+
+
+@app.command()
+def keep(
+    run: Annotated[int, typer.Option(min=1, help="The training run.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the run's owner, who has the leases.")],
+    home: Annotated[Path, typer.Option(help="Where the catalogue lies, with room for some checkpoint parts.")],
+    hot: Annotated[int, typer.Option(min=1, help="The newest so many checkpoints stay hot.")] = 2,
+    cold_every: Annotated[int, typer.Option(min=0, help="Versions that are multiples of this go cold; 0: none.")] = 10,
+    cold: Annotated[int, typer.Option(min=0, help="The newest so many cold ones are kept; 0: all.")] = 0,
+    grace: Annotated[int, typer.Option(min=0, help="Blocks between flip and release of the hot copy.")] = 200,
+    width: Annotated[int, typer.Option(help="Bytes of a number of the state.")] = 4,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Move a run's checkpoints from hot to cold: copy, certify, flip, grace, delete."""
+    with _errors(as_json), _open(chain, deadline) as (client, storage, _):
+        home.mkdir(parents=True, exist_ok=True)
+        sender = Sender(client, load_key(key_file))
+        port = StoreMovePort(client, storage, sender, run=run, directory=home, width=width)
+        retention = Retention(num_hot=hot, cold_every=cold_every, num_cold=cold, grace_blocks=grace)
+        mover = Mover(port, home / f"run-{run}.json", retention)
+        while True:
+            done = mover.step()
+            result = {"done": [{"action": action.value, "version": version} for action, version in done]}
+            if done or not watch:
+                lines = [f"checkpoint {version}: {action.value}" for action, version in done]
+                _show(result, as_json, "\n".join(lines) or "nothing to do")
+            if not watch:
+                return
+            time.sleep(KEEP_SECONDS)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""``storage-node start`` and ``storage-node status``: configuration comes in here, and nowhere else."""
+"""``storage-node start | status | retire | drain | doctor``: configuration comes in here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import sys
+import time
 import urllib.error
 import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -23,9 +25,12 @@ from contracts.bindings.sender import Sender
 from da.protocol import STATUS_PATH
 from storage.amounts import format_wei, parse_tokens
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
+from storage.node.doctor import diagnose
+from storage.node.engine import StoreEngine
 from storage.node.keys import load_or_create_receipt_key
 from storage.node.rpc import RpcChain, RpcChallenges, RpcRegistration
-from storage.node.service import NodeConfig, run_node
+from storage.node.service import NodeConfig, lock_home, open_shelf, run_node
+from storage.node.status import NEVER
 from storage.node.trace import FileTrace
 from storage.sizes import format_size, parse_size
 
@@ -41,6 +46,12 @@ HOME_IN_USE = 5
 """Exit code: another process holds the home."""
 NOT_REACHED = 6
 """Exit code: ``status`` got no answer."""
+
+UNWELL = 7
+"""Exit code: ``doctor`` found something."""
+
+DRAIN_SECONDS = 10.0
+"""Between two looks at a draining node."""
 
 STATUS_SECONDS = 5.0
 """How long ``status`` waits."""
@@ -116,8 +127,7 @@ def status(
 ) -> None:
     """Show what a node keeps and how it stands with the chain."""
     try:
-        with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
-            value = json.load(answer)
+        value = _fetch_status(url)
     except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
         _fail(
             StorageError(f"{url} gave no status: {error}; is storage-node start running there?"), NOT_REACHED, as_json
@@ -126,6 +136,89 @@ def status(
         print(json.dumps(value))
         return
     _print_status(value)
+
+
+@app.command()
+def retire(
+    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
+    key_file: Annotated[Path, typer.Option(help="The operator's key, such as HOME/operator.key.")],
+    take_bond: Annotated[bool, typer.Option("--take-bond", help="Take the bond back, once it is free.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take no new seat from the next epoch on; with --take-bond, end for good."""
+    client = ChainClient(chain)
+    try:
+        sender = Sender(client, load_key(key_file))
+        if take_bond:
+            outcome = sender.send("Storage", "withdrawNodeBond")
+            amount = int(outcome.event("NodeBondWithdrawn").fields["amount"])
+            _say({"event": "bond taken back", "amount": format_wei(amount)}, as_json)
+            return
+        sender.send("Storage", "retireNode")
+        account = client.storage.node_account(sender.address)
+        free = "not known yet" if account.free_height == NEVER else str(account.free_height)
+        _say({"event": "retiring", "bond": format_wei(account.bond), "bond_free_at_height": free}, as_json)
+    except (BindingError, OSError) as error:
+        _fail(error, FAILED, as_json)
+    finally:
+        client.close()
+
+
+@app.command()
+def drain(
+    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
+    key_file: Annotated[Path, typer.Option(help="The operator's key, such as HOME/operator.key.")],
+    url: Annotated[str, typer.Option(help="The node's URL.")] = "http://127.0.0.1:9001",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until nothing is kept any more.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Retire and watch what is still kept; the node must run until then, or it is slashed."""
+    retire(chain, key_file, take_bond=False, as_json=as_json)
+    while True:
+        try:
+            space = _fetch_status(url)["space"]
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            _fail(StorageError(f"{url} gave no status: {error}; a draining node must run"), NOT_REACHED, as_json)
+        _say({"event": "draining", "shards": str(space["num_shards"]), "bytes": str(space["used_bytes"])}, as_json)
+        if not wait or space["num_shards"] == 0:
+            return
+        time.sleep(DRAIN_SECONDS)
+
+
+@app.command()
+def doctor(
+    home: Annotated[Path, typer.Option(help="Where keys, shards and index lie; the node must not run.")],
+    cold_bucket: Annotated[str, typer.Option(help="Bucket for cold shards, as at start.")] = "",
+    cold_endpoint: Annotated[str, typer.Option(help="URL of an S3 server that is not Amazon's.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read every shard of a home, change nothing, and say what is wrong; exit code 7 when something is."""
+    try:
+        if not (home / "index").is_dir():
+            raise FileNotFoundError(f"{home} is no home of a storage node")
+        shelf = open_shelf(cold_bucket or None, (("endpoint", cold_endpoint),) if cold_endpoint else ())
+        with lock_home(home):
+            engine = StoreEngine(home, capacity_bytes=1 << 62, shelf=shelf)
+            try:
+                found = diagnose(engine)
+            finally:
+                engine.close()
+    except FileNotFoundError as error:
+        _fail(error, BAD_INPUT, as_json)
+    except HomeInUse as error:
+        _fail(error, HOME_IN_USE, as_json)
+    except (StorageError, OSError) as error:
+        _fail(error, FAILED, as_json)
+    advice = found.get_advice()
+    if as_json:
+        print(json.dumps({**asdict(found), "advice": advice}))
+    else:
+        print(f"{found.good} of {found.num_shards} shards are good, {format_size(found.num_bytes)}")
+        for line in (*found.missing, *found.damaged):
+            print(f"  bad: {line}")
+        print("\n".join(advice) or "nothing to do")
+    if advice:
+        raise SystemExit(UNWELL)
 
 
 def main() -> None:
@@ -176,6 +269,12 @@ def _choose_bulk_port(asked: int | None, advertise: str) -> int | None:
     if asked is None:
         return None if advertise else 0
     return None if asked < 0 else asked
+
+
+def _fetch_status(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
+        value: dict[str, Any] = json.load(answer)
+    return value
 
 
 def _parse_listen(text: str) -> tuple[str, int]:

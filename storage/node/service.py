@@ -163,7 +163,7 @@ class _Node:
             map_bytes=config.map_bytes,
             trace=trace,
             fault=fault,
-            shelf=_open_shelf(config),
+            shelf=open_shelf(config.cold_bucket, config.cold_bucket_options),
         )
         found = reconcile(self._engine, is_new_boot=is_new_boot(config.home))
         note_boot(config.home)
@@ -388,12 +388,16 @@ def bind_home(home: Path, genesis_hash: bytes) -> None:
         write(genesis_hash.hex().encode())
 
 
-def _open_shelf(config: NodeConfig) -> Shelf | None:
-    if config.cold_bucket is None:
+def open_shelf(bucket: str | None, options: tuple[tuple[str, str], ...]) -> Shelf | None:
+    """Return the bucket's shelf; None where there is no bucket.
+
+    Raises: ShelfUnavailable for a URL that makes no sense.
+    """
+    if bucket is None:
         return None
     from storage.node.bucket import open_bucket  # obstore takes its time to load, and most nodes have no bucket
 
-    return open_bucket(config.cold_bucket, config=dict(config.cold_bucket_options))
+    return open_bucket(bucket, config=dict(options))
 
 
 def _get_url(runner: web.AppRunner, host: str) -> str:

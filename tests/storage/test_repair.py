@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from da.blocking import BlobClient
 from da.core.types import BlobId, Committee, Epoch, Height, ShardIndex, Tier
+from storage import node_cli
 from storage.core.repair import (
     LEAST_BLOCKS,
     BlobFacts,
@@ -146,6 +148,19 @@ def test_a_fleet_heals(fleet: Any, wait_until: Any) -> None:
         late = put(fleet, client, committee, DATA[:1_500_000])
         (nodes[3],) = fleet.start_all(["n3"], is_keeping=True, port=int(nodes[3].url.rsplit(":", 1)[1]))
         wait_until(lambda: has_shard(nodes[3], late, 3), "who was away has its shard")
+        # a light client sees it, and a home that is shut down is looked through
+        sampling = client.sample(late, committee=committee, num_samples=2)
+        assert (sampling.num_good, sampling.faults) == (2, ())
+        assert sampling.miss == (0, 6), "two of four with k = 2: one shard alone can't give two good answers"
+        assert nodes[3].stop() == 0
+        checked = CliRunner().invoke(node_cli.app, ["doctor", "--home", str(nodes[3].home), "--json"])
+        assert checked.exit_code == 0, checked.output
+        assert json.loads(checked.stdout)["good"] >= 4
+        bad = nodes[3].home / "shards" / late.hex()[:2] / f"{late.hex()}.3.shard"
+        bad.write_bytes(bytes(len(bad.read_bytes())))
+        checked = CliRunner().invoke(node_cli.app, ["doctor", "--home", str(nodes[3].home), "--json"])
+        assert (checked.exit_code, json.loads(checked.stdout)["damaged"]) == (7, [f"{late.hex()}.3"])
+        (nodes[3],) = fleet.start_all(["n3"], is_keeping=True, port=int(nodes[3].url.rsplit(":", 1)[1]))
         # then any two nodes are enough
         for node in nodes[:2]:
             node.kill()
