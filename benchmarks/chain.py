@@ -1,4 +1,4 @@
-"""Signed transfers on one validator, beside CometBFT's built-in kvstore in the same invocation.
+"""Signed transfers and Solidity storage writes on one validator, beside CometBFT's built-in kvstore in one invocation.
 
 Both run the same binary, configuration and load: JSON-RPC batches of ``broadcast_tx_async`` over 16 connections,
 transactions of the same size.  The rate is the number of transactions over the time from the first request until
@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coincurve import PrivateKey
@@ -28,6 +29,7 @@ from coincurve import PrivateKey
 from benchmarks.report import Row, write_report
 from chain.cometbft import Timing, find_cometbft
 from chain.core import rlp
+from chain.core.evm.addresses import compute_create_address
 from chain.core.hashing import keccak256
 from chain.home import Addresses, compute_evm_chain_id, create_home
 from chain.supervisor import fetch_status, find_free_port
@@ -39,6 +41,20 @@ BATCH = 100
 CHAIN_ID = "benchmark"
 GAS_LIMIT = 700_000_000
 """Of a block: 33,000 transfers, as many as kvstore gets into block.max_bytes."""
+NUM_WRITES = 6_000
+"""Storage writes through a user's contract, a new slot each."""
+WRITE_GAS = 44_000
+"""Limit of one: 43,700 are used."""
+EVM_GAS_LIMIT = 100_000_000
+"""Of a block in ``solidity_1v``; ``solidity_1v_default`` keeps genesis' default, which bounds hostile blocks."""
+TABLE = bytes.fromhex(
+    "6080604052348015600e575f5ffd5b5060b580601a5f395ff3fe6080604052348015600e575f5ffd5b50600436106030"
+    "575f3560e01c80631ab06ee5146034578063bafff8c0146052575b5f5ffd5b6050603f3660046080565b5f9182526020"
+    "829052604090912055565b005b606e605d366004609f565b5f6020819052908152604090205481565b60405190815260"
+    "200160405180910390f35b5f5f604083850312156090575f5ffd5b50508035926020909101359150565b5f6020828403"
+    "121560ae575f5ffd5b503591905056"
+)
+"""solc 0.8.30 of ``mapping(uint256 => uint256) public table; function set(uint256 key, uint256 value)``."""
 DEADLINE_SECONDS = 120.0
 GWEI = 10**9
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +69,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="benchmark-chain-") as directory:
         kvstore = measure(Path(directory) / "kvstore", pairs, {}, is_kvstore=True)
         transfer = measure(Path(directory) / "transfer", transfers, alloc, is_kvstore=False)
+        creation, writes, alloc = make_writes()
+        solidity, default = (
+            measure(Path(directory) / name, writes, alloc, is_kvstore=False, before=[creation], options=options)
+            for name, options in (("solidity", {"evmGasLimit": EVM_GAS_LIMIT}), ("default", {}))
+        )
     conditions = (
         f"{NUM_TRANSACTIONS} transactions of {size} bytes, {NUM_CONNECTIONS} connections, 1 validator,"
         f" timeout_commit {Timing().commit_milliseconds} ms, {os.cpu_count()} cores shared with the load"
@@ -63,30 +84,77 @@ def main() -> None:
         [
             Row(name="kvstore_1v", value=kvstore, unit="tx/s", peer=peer, peer_value=kvstore, conditions=conditions),
             Row(name="transfer_1v", value=transfer, unit="tx/s", peer=peer, peer_value=kvstore, conditions=conditions),
+            Row(
+                name="solidity_1v",
+                value=solidity,
+                unit="tx/s",
+                peer=peer,
+                peer_value=kvstore,
+                conditions=f"{NUM_WRITES} storage writes, {EVM_GAS_LIMIT:,} EVM gas a block, otherwise the same",
+            ),
+            Row(
+                name="solidity_1v_default",
+                value=default,
+                unit="tx/s",
+                peer=peer,
+                peer_value=kvstore,
+                conditions=f"{NUM_WRITES} storage writes, the default EVM gas a block, otherwise the same",
+            ),
         ],
     )
 
 
 def make_transfers() -> tuple[list[bytes], dict[str, str]]:
     """Sign the transfers: nonce by nonce over all senders, each to an address of its own."""
-    chain_id = compute_evm_chain_id(CHAIN_ID)
-    keys = [PrivateKey((1000 + index).to_bytes(32, "big")) for index in range(NUM_SENDERS)]
-    addresses = [keccak256(key.public_key.format(compressed=False)[1:])[12:] for key in keys]
+    keys, alloc = _make_keys()
     raws = []
     for number in range(NUM_TRANSACTIONS):
         nonce, sender = divmod(number, NUM_SENDERS)
-        fields: list[object] = [rlp.encode_integer(value) for value in (chain_id, nonce, GWEI, 2 * GWEI, 21_000)]
-        fields += [keccak256(b"%d" % number)[12:], rlp.encode_integer(1), b"", []]
-        signature = keys[sender].sign_recoverable(keccak256(b"\x02" + rlp.encode(fields)), hasher=None)
-        parts = (signature[64], int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"))
-        raws.append(b"\x02" + rlp.encode([*fields, *(rlp.encode_integer(part) for part in parts)]))
-    return raws, {f"0x{address.hex()}": str(10**21) for address in addresses}
+        raws.append(_sign(keys[sender], nonce, 21_000, keccak256(b"%d" % number)[12:], 1, b""))
+    return raws, alloc
 
 
-def measure(home: Path, transactions: Sequence[bytes], alloc: dict[str, str], *, is_kvstore: bool) -> float:
-    """Return transactions per second."""
+def make_writes() -> tuple[bytes, list[bytes], dict[str, str]]:
+    """Sign the creation of a table, and writes to it over all senders."""
+    keys, alloc = _make_keys()
+    maker = bytes.fromhex(next(iter(alloc))[2:])
+    table = compute_create_address(maker, 0)
+    selector = keccak256(b"set(uint256,uint256)")[:4]
+    raws = []
+    for number in range(NUM_WRITES):
+        nonce, sender = divmod(number, NUM_SENDERS)
+        data = selector + number.to_bytes(32, "big") + (1).to_bytes(32, "big")
+        raws.append(_sign(keys[sender], nonce + (sender == 0), WRITE_GAS, table, 0, data))
+    return _sign(keys[0], 0, 1_000_000, b"", 0, TABLE), raws, alloc
+
+
+def _make_keys() -> tuple[list[PrivateKey], dict[str, str]]:
+    keys = [PrivateKey((1000 + index).to_bytes(32, "big")) for index in range(NUM_SENDERS)]
+    addresses = [keccak256(key.public_key.format(compressed=False)[1:])[12:] for key in keys]
+    return keys, {f"0x{address.hex()}": str(10**21) for address in addresses}
+
+
+def _sign(key: PrivateKey, nonce: int, gas: int, to: bytes, value: int, data: bytes) -> bytes:
+    chain_id = compute_evm_chain_id(CHAIN_ID)
+    fields: list[object] = [rlp.encode_integer(number) for number in (chain_id, nonce, GWEI, 2 * GWEI, gas)]
+    fields += [to, rlp.encode_integer(value), data, []]
+    signature = key.sign_recoverable(keccak256(b"\x02" + rlp.encode(fields)), hasher=None)
+    parts = (signature[64], int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"))
+    return b"\x02" + rlp.encode([*fields, *(rlp.encode_integer(part) for part in parts)])
+
+
+def measure(
+    home: Path,
+    transactions: Sequence[bytes],
+    alloc: dict[str, str],
+    *,
+    is_kvstore: bool,
+    before: Sequence[bytes] = (),
+    options: Mapping[str, int] = MappingProxyType({}),
+) -> float:
+    """Return transactions per second; those ``before`` are in a block when the clock starts."""
     addresses = Addresses(rpc=f"127.0.0.1:{find_free_port()}", p2p=f"127.0.0.1:{find_free_port()}")
-    app_state = {"evmChainId": compute_evm_chain_id(CHAIN_ID), "alloc": alloc, "gasLimit": GAS_LIMIT}
+    app_state = {"evmChainId": compute_evm_chain_id(CHAIN_ID), "alloc": alloc, "gasLimit": GAS_LIMIT, **options}
     create_home(
         home, chain_id=CHAIN_ID, app_state=app_state, addresses=addresses, timing=Timing(), time=datetime.now(UTC)
     )
@@ -94,22 +162,32 @@ def measure(home: Path, transactions: Sequence[bytes], alloc: dict[str, str], *,
         _wait_for_blocks(addresses.rpc)
         bodies = [_make_batch(transactions[start : start + BATCH]) for start in range(0, len(transactions), BATCH)]
         counter = _Counter(addresses.rpc)
+        if before:
+            _send(addresses.rpc, [_make_batch(before)])
+            _wait_for_count(counter, len(before))
+        wanted = len(before) + len(transactions)
         start_time = time.perf_counter()
         with ThreadPoolExecutor(NUM_CONNECTIONS) as pool:
             lanes = [bodies[lane::NUM_CONNECTIONS] for lane in range(NUM_CONNECTIONS)]
             sending = [pool.submit(_send, addresses.rpc, lane) for lane in lanes]
             deadline = start_time + DEADLINE_SECONDS
-            while counter.count() < len(transactions):
+            while counter.count() < wanted:
                 if time.perf_counter() > deadline:
-                    raise TimeoutError(
-                        f"{counter.total} of {len(transactions)} transactions after {DEADLINE_SECONDS} s"
-                    )
+                    raise TimeoutError(f"{counter.total} of {wanted} transactions after {DEADLINE_SECONDS} s")
                 for future in sending:
                     if future.done():
                         future.result()
                 time.sleep(POLL_SECONDS)
             seconds = time.perf_counter() - start_time
     return len(transactions) / seconds
+
+
+def _wait_for_count(counter: _Counter, wanted: int) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while counter.count() < wanted:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{counter.total} of {wanted} transactions after {DEADLINE_SECONDS} s")
+        time.sleep(POLL_SECONDS)
 
 
 class _Counter:
