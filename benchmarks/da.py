@@ -9,6 +9,7 @@ file system.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import socket
@@ -348,11 +349,11 @@ def _describe_cpu(cpu_seconds: float, num_bytes: int) -> str:
 
 def _make_zfec_work(pieces: list[memoryview], num_data: int, num_shards: int) -> dict[str, Callable[[], object]]:
     try:
-        from zfec import Encoder  # type: ignore[import-untyped]
+        zfec = importlib.import_module("zfec")
     except ImportError:
         print("zfec is not installed: no row for it (pip install zfec)")
         return {}
-    encoder, blocks = Encoder(num_data, num_shards), [bytes(piece) for piece in pieces]
+    encoder, blocks = zfec.Encoder(num_data, num_shards), [bytes(piece) for piece in pieces]
     return {"zfec": lambda: encoder.encode(blocks, list(range(num_data, num_shards)))}
 
 

@@ -115,6 +115,26 @@ def test_commands_round_trip(nodes: Any, committee_file: Path, tmp_path: Path) -
     assert {path.name for path in tmp_path.iterdir()} == {"in", "out", "certificate", "committee.json"}
 
 
+def test_sealed_files_round_trip(nodes: Any, committee_file: Path, tmp_path: Path) -> None:
+    source, out, key, other = (tmp_path / name for name in ("in", "out", "key", "other"))
+    source.write_bytes(b"a secret to everybody " * 500)
+    committee = ["--committee", str(committee_file)]
+    for path in (key, other):
+        assert CliRunner().invoke(app, ["keygen", str(path)]).exit_code == 0
+    put = ["disperse", str(source), *committee, "--expiry", "9", "--key", str(key), "--json"]
+    answers = [json.loads(CliRunner().invoke(app, put).stdout) for _ in range(2)]
+    assert answers[0]["blob"] == answers[1]["blob"]  # tried again, it is the same blob
+    get = ["retrieve", answers[0]["blob"], *committee, "-o", str(out)]
+    refused = CliRunner().invoke(app, [*get, "--key", str(other)])
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("SealBroken: sealed blob: segment 0 does not open")
+    assert CliRunner().invoke(app, [*get, "--key", str(key)]).exit_code == 0
+    assert out.read_bytes() == source.read_bytes()
+    assert CliRunner().invoke(app, get).exit_code == 0
+    assert b"secret" not in out.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out", "key", "other", "committee.json"}
+
+
 def test_commands_explain_failures(committee_file: Path, tmp_path: Path) -> None:
     committee = ["--committee", str(committee_file)]
     got = CliRunner().invoke(app, ["retrieve", "00" * 32, *committee, "-o", str(tmp_path / "out")])

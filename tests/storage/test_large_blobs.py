@@ -1,4 +1,4 @@
-"""Memory does not grow with the blob: three stripes to four real nodes and back."""
+"""Memory does not grow with the blob: two stripes to four real nodes and back."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from da.committee_file import CommitteeFile, encode_committee
 
 pytestmark = pytest.mark.integration
 
-FILE_BYTES = 130 * 2**20
-"""Three stripes. In memory at once, the file and its parity alone would be 260 MiB."""
+FILE_BYTES = 100 * 2**20
+"""Two stripes. In memory at once, the file and its parity alone would be 200 MiB."""
 
 GROWTH_BYTES = 130 * 2**20
 """What a transfer may take beside Python and its libraries: four slabs of 16 MiB, one being read, sockets."""
