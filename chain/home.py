@@ -58,7 +58,9 @@ class HomeExists(HomeError):
 
     def __init__(self, home: Path, chain_id: str) -> None:
         """Keep the chain."""
-        super().__init__(f"{home} belongs to chain {chain_id} already; next: take another --home, or `chain-node reset` it")
+        super().__init__(
+            f"{home} belongs to chain {chain_id} already; next: take another --home, or `chain-node reset` it"
+        )
 
 
 class AppOfAnotherChain(HomeError):
@@ -67,8 +69,8 @@ class AppOfAnotherChain(HomeError):
     def __init__(self, home: Path, expected: str, got: str) -> None:
         """Keep both chain ids."""
         super().__init__(
-            f"{home}/app holds chain {got}, genesis.json says {expected}; next: remove {home}/app to replay this chain from"
-            " its blocks, or put back the genesis.json of the other"
+            f"{home}/app holds chain {got}, genesis.json says {expected}; next: remove {home}/app to replay this "
+            "chain from its blocks, or put back the genesis.json of the other"
         )
 
 
@@ -78,8 +80,9 @@ class FreshCore(HomeError):
     def __init__(self, home: Path, app_height: int) -> None:
         """Keep the height."""
         super().__init__(
-            f"{home}/app is at height {app_height}, but CometBFT's {home}/data is empty (height 0); next: put back its data,"
-            f" or remove {home}/app as well to start over, or run `chain-node reset --home {home}` for a new chain"
+            f"{home}/app is at height {app_height}, but CometBFT's {home}/data is empty (height 0); next: put back "
+            f"its data, or remove {home}/app as well to start over, or run `chain-node reset --home {home}` for a new "
+            "chain"
         )
 
 

@@ -130,10 +130,10 @@ def test_invalid_alloc_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_errors_are_one_readable_line(tmp_path: Path) -> None:
+def test_errors_are_one_readable_line_and_the_next_step(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chain.cli", "start", "--home", str(tmp_path / "nowhere")]
     environment: dict[str, Any] = {**os.environ, "COMETBFT_BIN": sys.executable}
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=30, env=environment)
     assert ended.returncode == 1
-    assert ended.stderr.strip().count("\n") == 0
-    assert "is no chain node's home: run `chain-node init" in ended.stderr
+    assert ended.stderr.strip().count("\n") == 1
+    assert "is no chain node's home\nnext:  `chain-node init" in ended.stderr
