@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import nn
 
 from training.core.canonical import CanonicalState, dequantise
 from training.core.recipe import Recipe
-from training.data.corpus import Corpus
-from training.models.gpt import Gpt, compute_loss
+from training.data.corpus import Corpus, Tokens
+from training.models.gpt import compute_loss
+from training.models.registry import create_module
 
 _BATCH = 32
 """Samples at once; the mean is taken over batches of equal size, weighted by samples."""
 
 
-def build_model(recipe: Recipe, state: CanonicalState, device: str | torch.device = "cpu") -> Gpt:
+def build_model(recipe: Recipe, state: CanonicalState, device: str | torch.device = "cpu") -> nn.Module:
     """Return the recipe's model with the agreed weights, ready to read from."""
-    model = Gpt(recipe.model)
-    model.load_state_dict(dequantise(state))
+    values = dequantise(state)
+    model = create_module(recipe.model)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(values[name])
     return model.to(device).eval()
 
 
@@ -36,9 +41,7 @@ def evaluate_state(recipe: Recipe, state: CanonicalState, corpus: Corpus, device
     return total / count
 
 
-def gather_samples(
-    text: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], starts: list[int], context: int
-) -> torch.Tensor:
-    """Return samples of context + 1 bytes, int64, one a row."""
+def gather_samples(text: Tokens, starts: list[int], context: int) -> torch.Tensor:
+    """Return samples of context + 1 tokens, int64, one a row."""
     rows = [text[start : start + context + 1] for start in starts]
     return torch.from_numpy(np.stack(rows).astype(np.int64))

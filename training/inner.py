@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from training import muon
 from training.core.recipe import OptimizerKind, Recipe
-from training.models.gpt import Gpt, compute_loss
+from training.models.gpt import compute_loss
+from training.models.registry import create_module
 
 EPSILON = 1e-8
 """Added to the root of the second moment, as in AdamW (arXiv 1711.05101)."""
@@ -24,11 +26,12 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 class InnerLoop:
     """A model and its optimizer."""
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        """Build the model; its weights are undefined until `set_weights`."""
+    def __init__(self, recipe: Recipe, device: torch.device, module: nn.Module | None = None) -> None:
+        """Build the model, or take another module of its parameters; weights are undefined until `set_weights`."""
         inner = recipe.inner
         self.device = device
-        self.model = Gpt(recipe.model).to(device)
+        self.clip_norm = inner.clip_norm
+        self.model = (create_module(recipe.model) if module is None else module).to(device)
         self.weights = dict(self.model.named_parameters())
         self._inner = inner
         self._moments: dict[str, dict[str, torch.Tensor]] = {}
@@ -45,10 +48,10 @@ class InnerLoop:
             weight.grad = None
         loss = compute_loss(self.model, samples_BT.to(self.device))
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.weights.values(), self._inner.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.weights.values(), self.clip_norm)
         if not bool(torch.isfinite(norm) & torch.isfinite(loss)):
             return None
-        self._update(rate)
+        self.update(rate)
         return float(loss.detach())
 
     def moments(self) -> dict[str, torch.Tensor]:
@@ -70,7 +73,7 @@ class InnerLoop:
                     if f"{moment}/{name}" in moments
                 }
 
-    def _update(self, rate: float) -> None:
+    def update(self, rate: float) -> None:
         """Do one update of all weights from their gradients; only matrices decay."""
         if self._inner.optimizer is OptimizerKind.SGD:
             with torch.no_grad():

@@ -25,7 +25,7 @@ from training.core.canonical import CanonicalState, check_root
 from training.core.codecs.registry import codec_of
 from training.core.errors import NonFiniteUpdateError, UnknownUpdateError, VersionMismatchError, WorkerStateForeignError
 from training.core.fixed_point import from_units, to_units
-from training.core.payload import decode_payload, plan_payload
+from training.core.payload import PayloadPlan, decode_payload, plan_payload
 from training.core.proposal import Link, Proposal
 from training.core.randomness import derive_bytes
 from training.core.recipe import Recipe, StartKind, compute_fingerprint
@@ -80,6 +80,7 @@ class LocalWorker:
         *,
         corpus: Corpus,
         agreed_root: bytes | None = None,
+        inner: InnerLoop | None = None,
     ) -> None:
         """Start fresh at ``version`` of the agreed state: nothing in flight, no error feedback.
 
@@ -94,7 +95,7 @@ class LocalWorker:
         self._version = version
         self._member = member
         self._corpus = corpus
-        self._inner = InnerLoop(recipe, torch.device(device))
+        self._inner = InnerLoop(recipe, torch.device(device)) if inner is None else inner
         self._residual = {name: torch.zeros(theta.shape, dtype=torch.int64) for name, theta in canonical.theta.items()}
         self._in_flight: dict[int, InFlight] = {}
         self._warm: dict[str, torch.Tensor] = {}
@@ -179,7 +180,7 @@ class LocalWorker:
         """
         if round_index in self._in_flight:
             return self._in_flight[round_index].payload
-        plan = plan_payload(self._recipe, self._canonical, round_index, rank=rank)
+        plan = self._plan(round_index, rank)
         weights = {slot.name: self._weights_in_units(slot.name) for slot in plan.slots}
         chunks, sent, warm, spectra = [plan.header], {}, {}, {}
         for slot in plan.slots:
@@ -250,7 +251,7 @@ class LocalWorker:
         For a worker whose saved state is older than its last commit: it trains the round again, sends, and
         where the bytes differ takes those that the chain has.  Raises `PayloadRefusedError`.
         """
-        plan = plan_payload(self._recipe, self._canonical, round_index, rank=rank)
+        plan = self._plan(round_index, rank)
         units = {name: contribution.units for name, contribution in decode_payload(payload, plan).items()}
         self.return_unaccepted(round_index)
         places = self._places_if_start_moves(units)
@@ -287,6 +288,10 @@ class LocalWorker:
     def evaluate(self, state: CanonicalState) -> float:
         """Return the held-out loss of an agreed state, nats a byte."""
         return evaluate_state(self._recipe, state, self._corpus, self._inner.device)
+
+    def _plan(self, round_index: int, rank: int) -> PayloadPlan:
+        """Return what this worker's payload of a round looks like."""
+        return plan_payload(self._recipe, self._canonical, round_index, rank=rank)
 
     def _bits(self) -> list[tuple[str, int]]:
         return sorted(self._canonical.fraction_bits.items())
@@ -349,6 +354,22 @@ class LocalWorker:
     def _to_tensors(self) -> dict[str, torch.Tensor]:
         """Return everything this worker is, as named tensors."""
         canonical = self._canonical
+        tensors = self._about_tensors()
+        tensors |= {f"moments/{name}": value for name, value in self._inner.moments().items()}
+        tensors |= {f"warm/{name}": value for name, value in self._warm.items()}
+        for name, weight in self._inner.weights.items():
+            tensors[f"weights/{name}"] = weight.detach().cpu()
+            tensors[f"theta/{name}"] = canonical.theta[name]
+            tensors[f"momentum/{name}"] = canonical.momentum[name]
+            tensors[f"residual/{name}"] = self._residual[name]
+            tensors[f"offset/{name}"] = self._offset[name]
+        for round_index, update in self._in_flight.items():
+            tensors |= {f"sent/{round_index}/{name}": units for name, units in update.units.items()}
+        return tensors
+
+    def _about_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the numbers that are no tensors, and the payloads in flight."""
+        canonical = self._canonical
         about = {
             "recipe": compute_fingerprint(self._recipe).hex(),
             "member": self._member.hex(),
@@ -361,17 +382,8 @@ class LocalWorker:
             "num_members": self._num_members,
         }
         tensors = {"about": _bytes_tensor(json.dumps(about, sort_keys=True).encode())}
-        tensors |= {f"moments/{name}": value for name, value in self._inner.moments().items()}
-        tensors |= {f"warm/{name}": value for name, value in self._warm.items()}
-        for name, weight in self._inner.weights.items():
-            tensors[f"weights/{name}"] = weight.detach().cpu()
-            tensors[f"theta/{name}"] = canonical.theta[name]
-            tensors[f"momentum/{name}"] = canonical.momentum[name]
-            tensors[f"residual/{name}"] = self._residual[name]
-            tensors[f"offset/{name}"] = self._offset[name]
         for round_index, update in self._in_flight.items():
             tensors[f"payload/{round_index}"] = _bytes_tensor(update.payload)
-            tensors |= {f"sent/{round_index}/{name}": units for name, units in update.units.items()}
         return tensors
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ subtree roots, that a round left alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -116,6 +116,11 @@ def create_genesis(recipe: Recipe) -> CanonicalState:
         local_steps=recipe.rounds.local_steps,
         step=0,
     )
+
+
+def replace_theta(state: CanonicalState, theta: Mapping[str, torch.Tensor]) -> CanonicalState:
+    """Return a state with other weights in some tensors, as a run that begins from a file has at version 0."""
+    return replace(state, theta={**state.theta, **theta}, entry_cache={})
 
 
 def verify_part(recipe: Recipe, part: bytes, part_index: int, num_parts: int, root: bytes) -> None:

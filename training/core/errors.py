@@ -17,9 +17,17 @@ TrainingError
 |  |- WorkerStateDamagedError  truncated, empty or altered file
 |  `- WorkerStateForeignError  of another run or worker
 |- PlanError                   a figure of `trainer plan` that cannot be
+|- MissingExtraError            an optional package that a recipe needs
+|- ModelMismatchError           a library builds another model than the recipe says
+|- MemoryShortError             the model does not fit the device
+|- StageError
+|  |- StageCountError           more stages than can be
+|  `- StageDiedError            a process of a worker's group has ended
 `- CorpusError
    |- CorpusMissingError
-   `- CorpusTooSmallError
+   |- CorpusTooSmallError
+   |- CorpusFormatError         a file that is not what its name says
+   `- TokenizerError            another tokenizer than the recipe's
 """
 
 from __future__ import annotations
@@ -180,6 +188,63 @@ class WorkerStateForeignError(WorkerStateError):
         super().__init__(f"worker state {path} has {field} {got}, expected {expected}; give each worker its own home")
 
 
+class MissingExtraError(TrainingError):
+    """An optional package is not installed."""
+
+    def __init__(self, extra: str, package: str, reason: str) -> None:
+        self.extra = extra
+        self.package = package
+        super().__init__(f"{reason} needs {package}, which is not installed; pip install 'archipelago[{extra}]'")
+
+
+class ModelMismatchError(TrainingError):
+    """The installed library and the recipe's table disagree about a parameter."""
+
+    def __init__(self, tensor: str, expected: str | None, got: str | None) -> None:
+        self.tensor = tensor
+        self.expected = expected
+        self.got = got
+        super().__init__(
+            f"parameter {tensor!r} is {got or 'absent'} in the model built here, expected {expected or 'none'}; "
+            "install the version of transformers that the run's owner used"
+        )
+
+
+class MemoryShortError(TrainingError):
+    """A device has less memory than weights, gradients and optimizers take."""
+
+    def __init__(self, device: str, needed_bytes: int, free_bytes: int) -> None:
+        self.device = device
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+        super().__init__(
+            f"{device} has {free_bytes / 1e9:.2f} GB free, the model needs {needed_bytes / 1e9:.2f} GB and its "
+            "activations; use more --stages, another --device, or a smaller recipe"
+        )
+
+
+class StageError(TrainingError):
+    """A worker made of several processes cannot go on."""
+
+
+class StageCountError(StageError):
+    """A model cannot be cut so."""
+
+    def __init__(self, num_stages: int, expected: str) -> None:
+        self.num_stages = num_stages
+        super().__init__(f"{num_stages} stages, expected {expected}; choose another --stages")
+
+
+class StageDiedError(StageError):
+    """One process of the group ended or is silent; the whole worker stops, and resumes from its saved state."""
+
+    def __init__(self, stage: int, pid: int, reason: str) -> None:
+        self.stage = stage
+        self.pid = pid
+        self.reason = reason
+        super().__init__(f"stage {stage} (pid {pid}) {reason}; start the worker again: it goes on from its saved state")
+
+
 class CorpusError(TrainingError):
     """The training text cannot be used."""
 
@@ -189,7 +254,7 @@ class CorpusMissingError(CorpusError):
 
     def __init__(self, where: str) -> None:
         self.where = where
-        super().__init__(f"no text at {where}; name a text file with --data FILE")
+        super().__init__(f"no text at {where}; next: name a text file with --data FILE")
 
 
 class CorpusTooSmallError(CorpusError):
@@ -199,4 +264,28 @@ class CorpusTooSmallError(CorpusError):
         self.part = part
         self.got_bytes = got_bytes
         self.minimum_bytes = minimum_bytes
-        super().__init__(f"the {part} text has {got_bytes} bytes, needs at least {minimum_bytes}; give a larger file")
+        super().__init__(
+            f"the {part} text has {got_bytes} bytes, needs at least {minimum_bytes}; next: give a larger file"
+        )
+
+
+class CorpusFormatError(CorpusError):
+    """A file of text or tokens does not hold what its name promises."""
+
+    def __init__(self, where: str, got: object, expected: str) -> None:
+        self.where = where
+        self.got = got
+        self.expected = expected
+        super().__init__(f"{where} holds {got}, expected {expected}")
+
+
+class TokenizerError(CorpusError):
+    """The recipe's tokenizer and the one at hand differ."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        self.expected = expected
+        self.got = got
+        super().__init__(
+            f"the tokenizer has digest {got or 'none (bytes)'}, the recipe's is {expected or 'none (bytes)'}; "
+            "name the run's tokenizer.json with --tokenizer, or leave it out"
+        )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt, prod
 
-from training.core.recipe import Recipe
+from training.core.errors import RecipeValueError
+from training.core.recipe import ModelKind, Recipe
 
 MAX_FRACTION_BITS = 28
 """s of ordinary tensors: range 8, resolution 2^-28, about that of fp32 at the weights' size (DESIGN 7)."""
@@ -32,7 +33,9 @@ class TensorLayout:
     limit_units: int
     """Start values are uniform in -limit..limit grid units; 0 where they are constant."""
     constant_units: int
-    """The start value where it is constant (norm weights: 1)."""
+    """The start value where it is constant (norm weights 1, biases 0)."""
+    is_given: bool = False
+    """Whether a run begins with values from a file, which the recipe doesn't hold."""
     fragment: int
     """0..F-1."""
 
@@ -63,17 +66,19 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """How a tensor begins: uniform with squared limit num/den, or constant 1 where num is 0."""
+    """How a tensor begins: uniform with squared limit num/den, or constant where num is 0."""
 
     shape: tuple[int, ...]
     num: int
     den: int
+    constant: int = 1
+    is_given: bool = False
 
 
 @lru_cache(maxsize=64)
 def build_layout(recipe: Recipe) -> Layout:
     """Return the layout of a recipe's model."""
-    starts = _plan_gpt(recipe)
+    starts = _read_tensors(recipe) if recipe.model.kind is ModelKind.HUGGING_FACE else _plan_gpt(recipe)
     fragment_of = assign_balanced({name: prod(start.shape) for name, start in starts.items()}, _num_fragments(recipe))
     tensors = tuple(_build_tensor(name, starts[name], fragment_of[name]) for name in sorted(starts))
     fragments = tuple(
@@ -110,7 +115,7 @@ def _plan_gpt(recipe: Recipe) -> dict[str, _Start]:
     """
     model = recipe.model
     width, hidden, depth = model.width, model.hidden, 2 * model.num_layers
-    plan = {"embed.weight": _Start(shape=(256, width), num=3, den=25 * width)}
+    plan = {"embed.weight": _Start(shape=(model.vocabulary, width), num=3, den=25 * width)}
     for layer in range(model.num_layers):
         prefix = f"layers.{layer}."
         plan[prefix + "attention_norm.weight"] = _Start(shape=(width,), num=0, den=1)
@@ -120,6 +125,31 @@ def _plan_gpt(recipe: Recipe) -> dict[str, _Start]:
         plan[prefix + "gate_up.weight"] = _Start(shape=(2 * hidden, width), num=1, den=width)
         plan[prefix + "down.weight"] = _Start(shape=(width, hidden), num=1, den=hidden * depth)
     plan["final_norm.weight"] = _Start(shape=(width,), num=0, den=1)
+    return plan
+
+
+def _read_tensors(recipe: Recipe) -> dict[str, _Start]:
+    """Return the table of a hugging_face recipe: lines of NAME SHAPE START, e.g. ``a.weight 8x4 uniform:3/2500``.
+
+    START is ``ones``, ``zeros``, ``uniform:NUM/DEN`` or ``given:NUM/DEN``, the squared limit or maximum.
+    """
+    plan: dict[str, _Start] = {}
+    for line in recipe.model.tensors.split("\n"):
+        if not line.strip():
+            continue
+        try:
+            name, shape_text, start = line.split()
+            shape = tuple(int(size) for size in shape_text.split("x"))
+            word, _, ratio = start.partition(":")
+            num, den = (int(part) for part in ratio.split("/")) if ratio else (0, 1)
+        except ValueError as error:
+            raise RecipeValueError("model.tensors", line, "NAME SHAPE START, as `trainer recipe` writes it") from error
+        is_drawn = word in ("uniform", "given")
+        if word not in ("ones", "zeros", "uniform", "given") or is_drawn != (num > 0) or den < 1 or min(shape) < 1:
+            raise RecipeValueError("model.tensors", line, "sizes from 1 and ones, zeros, uniform:N/D or given:N/D")
+        if name in plan:
+            raise RecipeValueError("model.tensors", line, "each tensor once")
+        plan[name] = _Start(shape=shape, num=num, den=den, constant=int(word == "ones"), is_given=word == "given")
     return plan
 
 
@@ -133,7 +163,8 @@ def _build_tensor(name: str, start: _Start, fragment: int) -> TensorLayout:
         name=name,
         shape=start.shape,
         fraction_bits=bits,
-        limit_units=isqrt((num << 2 * bits) // den) if start.num else 0,
-        constant_units=0 if start.num else 1 << bits,
+        limit_units=isqrt((num << 2 * bits) // den) if start.num and not start.is_given else 0,
+        constant_units=0 if start.num else start.constant << bits,
         fragment=fragment,
+        is_given=start.is_given,
     )

@@ -70,11 +70,19 @@ class DataSource(StrEnum):
 
     PYTHON_STDLIB = "python_stdlib"
     FILE = "file"
+    DATASET = "dataset"
+
+
+class ModelKind(StrEnum):
+    """What is built of a recipe's [model]."""
+
+    GPT = "gpt"
+    HUGGING_FACE = "hugging_face"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecipe:
-    """A byte-level GPT: RMSNorm, rotary positions, SwiGLU, tied embeddings, no dropout."""
+    """A compact GPT (RMSNorm, rotary positions, SwiGLU, tied embeddings, no dropout), or a causal LM by its config."""
 
     width: int
     """Model width, a multiple of ``num_heads``; an even number a head."""
@@ -85,9 +93,21 @@ class ModelRecipe:
     hidden: int
     """Width of the SwiGLU layer, from 1."""
     context: int
-    """Bytes a sample, from 2."""
+    """Tokens a sample, from 2."""
+    kind: ModelKind = ModelKind.GPT
+    """Our GPT, or an architecture of transformers."""
+    vocabulary: int = 256
+    """Tokens there are, from 256: the bytes, or what the tokenizer and the config say."""
+    config: str = ""
+    """hugging_face: its config.json, as text."""
+    tensors: str = ""
+    """hugging_face: every parameter, its shape and start, a line each (SPEC, *Tensors*); `trainer recipe` writes it."""
 
     def __post_init__(self) -> None:
+        _check("model.vocabulary", self.vocabulary, 256, 1 << 24)
+        if (self.kind is ModelKind.HUGGING_FACE) != bool(self.config and self.tensors):
+            expected = "config and tensors where the kind is hugging_face, and neither where it is gpt"
+            raise RecipeValueError("model.kind", self.kind.value, expected)
         _check("model.num_layers", self.num_layers, 1, 512)
         _check("model.num_heads", self.num_heads, 1, 512)
         _check("model.width", self.width, 2, 1 << 16)
@@ -104,13 +124,27 @@ class DataRecipe:
     """The text and its split."""
 
     source: DataSource = DataSource.PYTHON_STDLIB
-    """The standard library's own source, or a file that each worker names."""
+    """The standard library's own source, a file that each worker names, or a data set by its name."""
     held_out_bps: int = 300
     """Share of the text that is never trained on, in hundredths of a percent, 1..5,000."""
     eval_windows: int = 64
     """Held-out samples a loss is taken over, from 1."""
+    column: str = "text"
+    """Where the text is in JSONL, parquet and data sets."""
+    token_bits: int = 16
+    """Of a number in a file of tokens (.bin, little-endian): 16 or 32."""
+    tokenizer_digest: str = ""
+    """blake3 of the tokenizer's JSON file, hex, so that all members use one; empty: bytes are the tokens."""
+    dataset: str = ""
+    """dataset: its name, or a folder that it was saved to."""
+    split: str = "train"
+    """dataset: which part of it."""
 
     def __post_init__(self) -> None:
+        if self.token_bits not in (16, 32):
+            raise RecipeValueError("data.token_bits", self.token_bits, "16 or 32")
+        if (self.source is DataSource.DATASET) != bool(self.dataset):
+            raise RecipeValueError("data.dataset", self.dataset, "a name where data.source is dataset, else nothing")
         _check("data.held_out_bps", self.held_out_bps, 1, 5_000)
         _check("data.eval_windows", self.eval_windows, 1, 1 << 20)
 

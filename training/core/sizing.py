@@ -51,7 +51,7 @@ class Memory:
 def count_parameters(model: ModelRecipe) -> int:
     """Return the parameters of the byte-level GPT of a shape."""
     block = 4 * model.width**2 + 3 * model.width * model.hidden + 2 * model.width
-    return 256 * model.width + model.num_layers * block + model.width
+    return model.vocabulary * model.width + model.num_layers * block + model.width
 
 
 def compute_memory(

@@ -1,8 +1,8 @@
-"""The text a worker learns: the Python standard library's own source, or a person's file (SPEC, *Text*).
+"""The text a worker learns: the Python standard library's own source, a person's file, or a data set (SPEC, *Text*).
 
-Files are taken in order of their path; a file is held out by the hash of its bytes, so the split needs no
-list.  A single file is split by the hash of its 16 KiB blocks.  Another Python version has another text: the
-digests are shown and reported, and are no part of what is agreed.
+Files and documents are taken in order; each is held out by the hash of its bytes, so the split needs no list.  A
+single text is split by the hash of its 16 KiB blocks; a file of tokens is never copied, and its end is held out.
+Another text gives other digests: they are shown and reported, and are no part of what is agreed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from da.core.hashing import compute_digest
 from training.core.errors import CorpusMissingError, CorpusTooSmallError
 from training.core.recipe import DataRecipe, DataSource
+from training.data.formats import is_documents, is_token_file, map_tokens, read_dataset, read_documents, read_text
+from training.data.tokenizer import BYTES, Tokenizer, load_tokenizer
 
 BLOCK_BYTES = 16 * 1024
 """Unit of the split of a single file: large against a sample, small against any useful text."""
@@ -25,41 +28,54 @@ BLOCK_BYTES = 16 * 1024
 _LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "_vendor"})
 """Folders of the standard library that are tests, or not the standard library."""
 
+Tokens = npt.NDArray[Any]
+"""One unsigned integer a token: uint8 for bytes, else uint16 or uint32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
     """Text, split."""
 
-    train: npt.NDArray[np.uint8]
-    """Bytes to learn."""
-    held_out: npt.NDArray[np.uint8]
-    """Bytes never trained on."""
+    train: Tokens
+    """Tokens to learn."""
+    held_out: Tokens
+    """Tokens never trained on."""
     train_digest: bytes
     """blake3 of ``train``, 32 bytes; reported by a worker, no part of agreement."""
     held_out_digest: bytes
     """blake3 of ``held_out``, 32 bytes; shown beside every loss."""
 
 
-def load_corpus(data: DataRecipe, file: Path | None = None) -> Corpus:
-    """Read the recipe's text, or ``file`` in its place.
+def load_corpus(
+    data: DataRecipe, file: Path | None = None, *, tokenizer_file: Path | None = None, vocabulary: int = 256
+) -> Corpus:
+    """Read the recipe's text, or ``file`` in its place: text, .jsonl, .parquet, .bin (tokens) or a saved data set.
 
-    Raises `CorpusMissingError` or `CorpusTooSmallError`.
+    Raises `CorpusMissingError`, `CorpusTooSmallError`, `CorpusFormatError`, `TokenizerError`, `MissingExtraError`.
     """
+    if file is not None and is_token_file(file):
+        return _cut(map_tokens(file, data.token_bits, vocabulary), data.held_out_bps)
+    tokenizer = load_tokenizer(tokenizer_file, data.tokenizer_digest, vocabulary)
+    if file is not None and is_documents(file):
+        return _split(read_documents(file, data.column), data.held_out_bps, str(file), tokenizer)
     if file is not None:
-        return split_blocks(_read(file), data.held_out_bps)
+        return split_blocks(read_text(file), data.held_out_bps, tokenizer=tokenizer)
+    if data.source is DataSource.DATASET:
+        documents = read_dataset(data.dataset, data.split, data.column)
+        return _split(documents, data.held_out_bps, data.dataset, tokenizer)
     if data.source is DataSource.FILE:
         raise CorpusMissingError("the recipe's data.source = 'file'")
     folder = Path(sysconfig.get_paths()["stdlib"])
-    return _split(_standard_library(folder), data.held_out_bps, str(folder))
+    return _split(_standard_library(folder), data.held_out_bps, str(folder), tokenizer)
 
 
-def split_blocks(text: bytes, held_out_bps: int, where: str = "the file") -> Corpus:
+def split_blocks(text: bytes, held_out_bps: int, where: str = "the file", *, tokenizer: Tokenizer = BYTES) -> Corpus:
     """Split one text by the hash of its blocks.
 
     Raises `CorpusTooSmallError`.
     """
     blocks = (text[at : at + BLOCK_BYTES] for at in range(0, len(text), BLOCK_BYTES))
-    return _split(blocks, held_out_bps, where)
+    return _split(blocks, held_out_bps, where, tokenizer)
 
 
 def check_size(corpus: Corpus, context: int) -> None:
@@ -73,10 +89,10 @@ def _standard_library(folder: Path) -> Iterator[bytes]:
     """Return the source files in order of their path below ``folder``."""
     paths = (path for path in folder.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(folder).parts))
     for path in sorted(paths, key=lambda path: path.relative_to(folder).as_posix()):
-        yield _read(path)
+        yield read_text(path)
 
 
-def _split(pieces: Iterable[bytes], held_out_bps: int, where: str) -> Corpus:
+def _split(pieces: Iterable[bytes], held_out_bps: int, where: str, tokenizer: Tokenizer) -> Corpus:
     train: list[bytes] = []
     held_out: list[bytes] = []
     for piece in pieces:
@@ -86,17 +102,23 @@ def _split(pieces: Iterable[bytes], held_out_bps: int, where: str) -> Corpus:
         raise CorpusMissingError(where)
     if not held_out and len(train) > 1:
         held_out.append(train.pop())
-    train_bytes, held_out_bytes = b"".join(train), b"".join(held_out)
+    return _finish(tokenizer.encode(train), tokenizer.encode(held_out))
+
+
+def _cut(tokens: Tokens, held_out_bps: int) -> Corpus:
+    """Hold out the end of one long run of tokens; both parts are views of it."""
+    num_held_out = tokens.size * held_out_bps // 10_000
+    return _finish(tokens[: tokens.size - num_held_out], tokens[tokens.size - num_held_out :])
+
+
+def _finish(train: Tokens, held_out: Tokens) -> Corpus:
     return Corpus(
-        train=np.frombuffer(train_bytes, dtype=np.uint8),
-        held_out=np.frombuffer(held_out_bytes, dtype=np.uint8),
-        train_digest=compute_digest(train_bytes),
-        held_out_digest=compute_digest(held_out_bytes),
+        train=train,
+        held_out=held_out,
+        train_digest=_digest(train),
+        held_out_digest=_digest(held_out),
     )
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CorpusMissingError(f"{path} ({error.strerror})") from error
+def _digest(tokens: Tokens) -> bytes:
+    return compute_digest(np.ascontiguousarray(tokens).view(np.uint8).data)

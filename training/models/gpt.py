@@ -1,4 +1,4 @@
-"""A compact byte-level GPT: RMSNorm, rotary positions, SwiGLU, tied embeddings, no dropout.
+"""A compact GPT over bytes or tokens: RMSNorm, rotary positions, SwiGLU, tied embeddings, no dropout.
 
 Legend: B batch, T time, W width, H heads, D width of a head.  Parameter names and shapes are those of
 `training.core.layout`; a test compares them.
@@ -14,9 +14,6 @@ from training.core.recipe import ModelRecipe
 
 ROTARY_BASE = 10_000.0
 """Longest wavelength of the rotary positions over 2 pi, as in RoFormer (arXiv 2104.09864)."""
-
-VOCABULARY = 256
-"""Bytes are the tokens."""
 
 
 class Block(nn.Module):
@@ -54,30 +51,30 @@ class Gpt(nn.Module):
     def __init__(self, model: ModelRecipe) -> None:
         super().__init__()
         self.model = model
-        self.embed = nn.Embedding(VOCABULARY, model.width)
+        self.embed = nn.Embedding(model.vocabulary, model.width)
         self.layers = nn.ModuleList(Block(model) for _ in range(model.num_layers))
         self.final_norm = nn.RMSNorm(model.width, eps=1e-5)
-        cosine_TD, sine_TD = _rotary_tables(model.context, model.width // model.num_heads)
+        cosine_TD, sine_TD = compute_rotary_tables(model.context, model.width // model.num_heads)
         self.register_buffer("cosine_TD", cosine_TD, persistent=False)
         self.register_buffer("sine_TD", sine_TD, persistent=False)
 
-    def forward(self, bytes_BT: torch.Tensor) -> torch.Tensor:
-        """Return logits for the next byte, (B, T, 256); T at most the recipe's context."""
-        length = bytes_BT.shape[1]
+    def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
+        """Return logits for the next token, (B, T, vocabulary); T at most the recipe's context."""
+        length = tokens_BT.shape[1]
         cosine_TD, sine_TD = self.get_buffer("cosine_TD")[:length], self.get_buffer("sine_TD")[:length]
-        stream_BTW = self.embed(bytes_BT)
+        stream_BTW = self.embed(tokens_BT)
         for layer in self.layers:
             stream_BTW = layer(stream_BTW, cosine_TD, sine_TD)
         return functional.linear(self.final_norm(stream_BTW), self.embed.weight)
 
 
-def compute_loss(model: Gpt, samples_BT: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss in nats a byte over samples of context + 1 bytes."""
+def compute_loss(model: nn.Module, samples_BT: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss in nats a token over samples of context + 1 tokens, of any module from tokens to logits."""
     logits = model(samples_BT[:, :-1])
-    return functional.cross_entropy(logits.reshape(-1, VOCABULARY), samples_BT[:, 1:].reshape(-1))
+    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), samples_BT[:, 1:].reshape(-1))
 
 
-def _rotary_tables(length: int, head_width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_rotary_tables(length: int, head_width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosine and sine of every position and frequency, each frequency twice."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, head_width, 2).float() / head_width)
     angles = torch.outer(torch.arange(length).float(), frequencies).repeat(1, 2)

@@ -4,6 +4,7 @@
     agreed-state.bin      the integers themselves, from which the root follows
     recipe.toml           the run's recipe, byte for byte
     checkpoint.json       chain, run, version, root and digests
+    config.json           of a hugging_face recipe: `AutoModelForCausalLM.from_pretrained(folder)` opens it
 
 Written beside its final name and renamed, so a folder of that name is whole.  On reading, the integers must
 have the root in ``checkpoint.json`` and the float32 tensors must be the integers' own.
@@ -23,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from training.core.canonical import CanonicalState, decode_parts, dequantise
 from training.core.errors import StatePartError
-from training.core.recipe import Recipe, compute_recipe_digest, parse_recipe
+from training.core.recipe import ModelKind, Recipe, compute_recipe_digest, parse_recipe
 from training.worker.durable import save_durable, sync_folder
 from training.worker.errors import Fatal
 
@@ -31,6 +32,7 @@ MODEL_FILE = "model.safetensors"
 STATE_FILE = "agreed-state.bin"
 RECIPE_FILE = "recipe.toml"
 ABOUT_FILE = "checkpoint.json"
+CONFIG_FILE = "config.json"
 
 
 class BadModelFolder(Fatal):
@@ -82,6 +84,7 @@ def save_model_folder(
         tensors = {name: tensor.contiguous() for name, tensor in dequantise(state).items()}
         metadata = {"format": "pt", "root": about.root, "version": str(about.version)}
         save_file(tensors, temporary / MODEL_FILE, metadata=metadata)
+        _save_config(temporary, parse_recipe(recipe_text))
         save_durable(temporary / STATE_FILE, state.encode_part(0, 1))
         save_durable(temporary / RECIPE_FILE, recipe_text.encode())
         save_durable(temporary / ABOUT_FILE, json.dumps(asdict(about), indent=2).encode())
@@ -122,6 +125,12 @@ def load_model_folder(folder: Path) -> ModelFolder:
     if floats.keys() != expected.keys() or any(not torch.equal(floats[name], expected[name]) for name in expected):
         raise BadModelFolder(folder, f"{MODEL_FILE} is not what {STATE_FILE} says")
     return ModelFolder(recipe=recipe, state=state, about=about)
+
+
+def _save_config(folder: Path, recipe: Recipe) -> None:
+    """Write what transformers needs beside the tensors."""
+    if recipe.model.kind is ModelKind.HUGGING_FACE:
+        save_durable(folder / CONFIG_FILE, recipe.model.config.encode())
 
 
 def _sync_file(path: Path) -> None:

@@ -1,0 +1,125 @@
+"""Files of text, documents and tokens; tokenizers; samples that anyone can recompute (CASES 16)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from training.cli import app
+from training.core.errors import CorpusFormatError, MissingExtraError, TokenizerError
+from training.core.recipe import DataRecipe, DataSource, Recipe
+from training.core.sampling import compute_data_seed, plan_samples
+from training.data.corpus import load_corpus
+from training.data.tokenizer import compute_tokenizer_digest
+from training.local import LocalWorker
+from training.recipes.writing import write_recipe
+
+DOCUMENTS = [f"document {index}: " + "words and more " * (index % 7 + 1) for index in range(300)]
+DATA = DataRecipe(source=DataSource.FILE, held_out_bps=1_000)
+
+
+def test_jsonl_and_parquet_are_the_same_text(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="extra data: pyarrow")
+    from pyarrow import parquet
+
+    lines, table = tmp_path / "a.jsonl", tmp_path / "a.parquet"
+    lines.write_text("\n".join(json.dumps({"text": text, "id": 1}) for text in DOCUMENTS) + "\n\n")
+    parquet.write_table(pyarrow.table({"text": DOCUMENTS}), table)
+    first, second = load_corpus(DATA, lines), load_corpus(DATA, table)
+    assert first.train_digest == second.train_digest
+    assert first.held_out_digest == second.held_out_digest
+    assert first.train.size + first.held_out.size == sum(len(text) + 1 for text in DOCUMENTS)
+    with pytest.raises(CorpusFormatError, match=r"line 1"):
+        load_corpus(replace(DATA, column="body"), lines)
+    with pytest.raises(CorpusFormatError, match=r"columns text"):
+        load_corpus(replace(DATA, column="body"), table)
+    table.write_bytes(b"PAR1 no")
+    with pytest.raises(CorpusFormatError, match=r"parquet"):
+        load_corpus(DATA, table)
+
+
+@pytest.mark.parametrize("bits", [16, 32])
+def test_tokens_are_mapped_not_read(tmp_path: Path, bits: int) -> None:
+    path = tmp_path / "tokens.bin"
+    tokens = (np.arange(5_000) * 7 % 900).astype(f"<u{bits // 8}")
+    tokens.tofile(path)
+    found = load_corpus(replace(DATA, token_bits=bits), path, vocabulary=900)
+    assert isinstance(found.train.base, np.memmap) or isinstance(found.train, np.memmap)
+    np.testing.assert_array_equal(np.concatenate((found.train, found.held_out)), tokens)
+    assert found.held_out.size == 500
+    with pytest.raises(CorpusFormatError, match=r"token 899"):
+        load_corpus(replace(DATA, token_bits=bits), path, vocabulary=899)
+    path.write_bytes(b"123")
+    with pytest.raises(CorpusFormatError, match=r"multiple"):
+        load_corpus(replace(DATA, token_bits=bits), path, vocabulary=900)
+
+
+def test_tokenizer_by_file(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
+    words = {word: number for number, word in enumerate(["[UNK]", "words", "and", "more", "document"])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    path, text = tmp_path / "tokenizer.json", tmp_path / "a.txt"
+    made.save(str(path))
+    text.write_text(" ".join(DOCUMENTS))
+    data = replace(DATA, tokenizer_digest=compute_tokenizer_digest(path))
+    found = load_corpus(data, text, tokenizer_file=path)
+    assert found.train.dtype == np.uint16
+    assert set(found.train.tolist()) <= set(range(5))
+    with pytest.raises(TokenizerError, match=r"none \(bytes\)"):
+        load_corpus(data, text)
+    with pytest.raises(TokenizerError):
+        load_corpus(DATA, text, tokenizer_file=path)
+    with pytest.raises(CorpusFormatError, match=r"vocabulary"):
+        load_corpus(data, text, tokenizer_file=path, vocabulary=4)
+
+
+def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingExtraError, match=r"archipelago\[data\]"):
+        load_corpus(DataRecipe(source=DataSource.DATASET, dataset="some/set"))
+    with pytest.raises(MissingExtraError):
+        load_corpus(DATA, tmp_path)
+
+
+def test_explain_names_the_very_samples_a_worker_trains_on(make_recipe, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """What the command prints is what the worker's inner step is given, tokens included."""
+    recipe: Recipe = make_recipe()
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(DOCUMENTS) * 4)
+    corpus = load_corpus(recipe.data, text)
+    members = [b"\x01" * 20, b"\x02" * 20]
+    from training.core.canonical import create_genesis
+
+    worker = LocalWorker(recipe, create_genesis(recipe), 0, members[1], corpus=corpus)
+    seen = []
+    monkeypatch.setattr(worker._inner, "step", lambda samples, rate: seen.append(samples) or 1.0)
+    worker.train(7, 2, participants=members)
+    path = tmp_path / "recipe.toml"
+    path.write_text(write_recipe(recipe))
+    arguments = ["data", "explain", "--recipe", str(path), "--round", "7", "--member", "0x" + members[1].hex()]
+    arguments += ["--data", str(text), "--json", "--samples", "4"]
+    arguments += [part for member in members for part in ("--among", "0x" + member.hex())]
+    printed = CliRunner().invoke(app, arguments)
+    assert printed.exit_code == 0, printed.output
+    found = json.loads(printed.output)
+    rows = [row.tolist() for samples in seen for row in samples]
+    assert len(rows) == 4
+    assert [corpus.train[at : at + recipe.model.context + 1].tolist() for at in found["starts"]] == rows
+    assert found["first_sample"] == rows[0]
+    plan = plan_samples(
+        seed=recipe.seed,
+        round_index=7,
+        data_seed=compute_data_seed(recipe.seed, 7),
+        member=members[0],
+        participants=members,
+        num_bytes=corpus.train.size,
+        context=recipe.model.context,
+    )
+    assert not set(plan.starts(0, 50)) & set(found["starts"])

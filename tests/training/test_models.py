@@ -1,0 +1,162 @@
+"""Recipes by size, models of transformers, given weights and memory (issue: models and data)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from training.core.canonical import create_genesis, decode_parts, dequantise
+from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StatePartError
+from training.core.layout import build_layout
+from training.core.recipe import ModelKind, Recipe, compute_recipe_digest, parse_recipe
+from training.core.sizing import count_parameters
+from training.data.corpus import Corpus
+from training.memory import check_device, compute_needs, describe_needs
+from training.models.start import create_first_state
+from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
+from training.recipes.writing import write_recipe
+from training.simulate import simulate
+from training.worker.folder import About, load_model_folder, save_model_folder
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 16,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_positions": 32,
+    "vocab_size": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_recipe_by_size_reads_back(name: str) -> None:
+    recipe = create_recipe(name)
+    assert parse_recipe(write_recipe(recipe)) == recipe
+    layout = build_layout(recipe)
+    assert layout.num_parameters == count_parameters(recipe.model)
+    nominal = {"0.4M": 0.4e6, "10M": 10e6, "125M": 125e6, "1.3B": 1.3e9, "7B": 7e9}[name]
+    assert abs(layout.num_parameters / nominal - 1) < 0.2
+    assert all(layout.fragments)
+
+
+def test_memory_is_the_formula_and_is_held_against_the_device() -> None:
+    recipe = create_recipe("1.3B")
+    whole, quarter = compute_needs(recipe), compute_needs(recipe, num_stages=4)
+    assert whole.inner_bytes == 16 * whole.num_parameters
+    assert quarter.inner_bytes == 4 * whole.num_parameters
+    assert f"{whole.inner_bytes / 1e9:.2f} GB" in describe_needs(whole, "cuda")
+    check_device(whole, "cuda", whole.inner_bytes)
+    with pytest.raises(MemoryShortError, match=r"more --stages"):
+        check_device(whole, "cuda", whole.inner_bytes - 1)
+    with pytest.raises(MemoryShortError):
+        check_device(quarter, "cpu", whole.inner_bytes, num_stages=4)
+
+
+@pytest.fixture(scope="module", params=[LLAMA, GPT2], ids=["llama", "gpt2"])
+def hf_recipe(request: pytest.FixtureRequest) -> Recipe:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    recipe = create_recipe_for(describe_causal_lm(json.dumps(request.param), 16), "hf")
+    return replace(
+        recipe,
+        inner=replace(recipe.inner, batch_size=2),
+        rounds=replace(recipe.rounds, num_fragments=2, local_steps=4, num_rounds=2),
+    )
+
+
+def test_hugging_face_model_trains_and_agrees(hf_recipe: Recipe, corpus: Corpus, tmp_path: Path) -> None:
+    """Two workers, real rounds; the folder opens in transformers with the same logits and is read back by us."""
+    from transformers import AutoModelForCausalLM
+
+    from training.evaluation import build_model
+
+    text = write_recipe(hf_recipe)
+    assert parse_recipe(text) == hf_recipe
+    assert create_genesis(hf_recipe).root() == create_genesis(parse_recipe(text)).root()
+    roots: list[bytes] = []
+    state, workers = simulate(hf_recipe, corpus, 2, on_round=lambda done: roots.append(done.settlement.state.root()))
+    assert len(set(roots)) == len(roots)
+    assert {worker.canonical.root() for worker in workers} == {state.root()}
+    about = About(
+        chain_id=1,
+        genesis_hash="",
+        run=1,
+        version=len(roots),
+        root=state.root().hex(),
+        recipe_digest=compute_recipe_digest(text).hex(),
+    )
+    folder = tmp_path / "model"
+    save_model_folder(folder, state=state, recipe_text=text, about=about, replace_existing=False)
+    opened = AutoModelForCausalLM.from_pretrained(folder)
+    tokens = torch.arange(8)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(opened.eval()(tokens).logits, build_model(hf_recipe, state)(tokens))
+    assert load_model_folder(folder).state.root() == state.root()
+
+
+def test_invalid_version_of_the_library(hf_recipe: Recipe) -> None:
+    from training.models.hugging_face import create_causal_lm
+
+    model = hf_recipe.model
+    with pytest.raises(ModelMismatchError, match=r"the version of transformers"):
+        create_causal_lm(replace(model, tensors=model.tensors + "\nextra.weight 2x2 ones"))
+
+
+def test_invalid_remote_code() -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    with pytest.raises(RecipeValueError, match=r"no auto_map"):
+        describe_causal_lm(json.dumps(LLAMA | {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}}), 16)
+    with pytest.raises(RecipeValueError, match=r"transformers knows"):
+        describe_causal_lm(json.dumps({"model_type": "no-such"}), 16)
+
+
+@pytest.mark.parametrize("line", ["a.weight 2x2", "a.weight 2xq ones", "a.weight 2x2 twos", "a.weight 2x2 uniform:0/3"])
+def test_invalid_tensor_table(line: str) -> None:
+    base = create_recipe("0.4M")
+    model = replace(base.model, kind=ModelKind.HUGGING_FACE, config="{}", tensors=line)
+    with pytest.raises(RecipeValueError, match=r"model\.tensors"):
+        build_layout(replace(base, model=model))
+
+
+def test_run_begins_from_given_weights(tmp_path: Path) -> None:
+    """Weights in by safetensors: on the grid to half a unit, the same root from parts, refused where they don't fit."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import create_causal_lm, describe_causal_lm
+
+    drawn = describe_causal_lm(json.dumps(LLAMA), 16)
+    torch.manual_seed(5)
+    given = {name: torch.randn_like(weight) for name, weight in create_causal_lm(drawn).named_parameters()}
+    path = tmp_path / "start.safetensors"
+    save_file(given, path)
+    recipe = create_recipe_for(describe_causal_lm(json.dumps(LLAMA), 16, given), "given")
+    state = create_first_state(recipe, path)
+    for name, value in dequantise(state).items():
+        torch.testing.assert_close(value, given[name], rtol=0, atol=2.0 ** -state.fraction_bits[name])
+        assert int(state.theta[name].abs().max()) * 64 < 1 << 31
+    assert decode_parts(recipe, [state.encode_part(0, 2), state.encode_part(1, 2)]).root() == state.root()
+    with pytest.raises(RecipeValueError):
+        create_first_state(recipe, None)
+    save_file({name: value for name, value in given.items() if "norm" not in name}, path)
+    with pytest.raises(StatePartError, match=r"absent"):
+        create_first_state(recipe, path)

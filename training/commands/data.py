@@ -1,0 +1,113 @@
+"""``trainer data explain``: which samples a member trains on in a round, for anyone to recompute (SPEC, *Samples*)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption
+from training.commands.output import print_json, print_pairs
+from training.core.recipe import parse_recipe
+from training.worker.errors import Fatal
+
+app = typer.Typer(help="Data of a run.", no_args_is_help=True)
+
+
+@app.callback()
+def data() -> None:
+    """Data of a run."""
+
+
+@app.command("explain")
+def explain(
+    round_index: Annotated[int, typer.Option("--round", min=0, help="The round.")],
+    member: Annotated[str, typer.Option(help="Address of the member, 0x...")],
+    run: Annotated[int | None, typer.Option(min=1, help="Run on the chain: its recipe, seed and members.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="Offline: a recipe file in place of a run.")] = None,
+    among: Annotated[list[str] | None, typer.Option(help="Offline: the round's members; may be repeated.")] = None,
+    chain: ChainOption = DEFAULT_CHAINS,
+    data: DataOption = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="The run's tokenizer.json.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples to list.")] = 8,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the places in the text that a member's samples of a round begin at, and the text of the first."""
+    from training.core.sampling import compute_data_seed, plan_samples
+    from training.data.corpus import load_corpus
+
+    if (run is None) == (recipe is None):
+        raise Fatal("name either --run or --recipe", next_step="trainer data explain --run 1 --round 7 --member 0x...")
+    if run is not None:
+        from contracts.bindings.client import ChainClient
+
+        client = ChainClient(chain)
+        rules = parse_recipe(client.training.recipe(run).decode())
+        seed = client.training.round(run, round_index).data_seed
+        if not any(seed):
+            raise Fatal(f"round {round_index} of run {run} has not opened", next_step="name an earlier --round")
+        members = [_to_bytes(each) for each in client.training.participants(run, round_index)]
+    else:
+        assert recipe is not None
+        rules = parse_recipe(recipe.read_text(encoding="utf-8"))
+        seed = compute_data_seed(rules.seed, round_index)
+        members = [_to_bytes(each) for each in among or ()]
+    corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
+    plan = plan_samples(
+        seed=rules.seed,
+        round_index=round_index,
+        data_seed=seed,
+        member=_to_bytes(member),
+        participants=members,
+        num_bytes=int(corpus.train.size),
+        context=rules.model.context,
+    )
+    starts = list(plan.starts(0, samples))
+    first = corpus.train[starts[0] : starts[0] + rules.model.context + 1]
+    found = {
+        "round": round_index,
+        "member": member,
+        "data_seed": seed.hex(),
+        "member_index": plan.member_index,
+        "num_members": plan.num_members,
+        "context": plan.context,
+        "phase": plan.phase,
+        "num_windows": plan.num_windows,
+        "multiplier": plan.multiplier,
+        "offset": plan.offset,
+        "train_tokens": int(corpus.train.size),
+        "train_digest": corpus.train_digest.hex(),
+        "starts": starts,
+        "first_sample": first.tolist(),
+    }
+    if as_json:
+        print_json(found)
+        return
+    shown = bytes(first.tolist()).decode("utf-8", errors="replace") if corpus.train.dtype.itemsize == 1 else str(first)
+    print_pairs(
+        f"samples of {member} in round {round_index}",
+        [
+            ("text", f"{corpus.train.size:,} tokens, digest {corpus.train_digest.hex()[:16]}"),
+            ("data seed", f"0x{seed.hex()}"),
+            ("member", f"{plan.member_index + 1} of {plan.num_members} in the round"),
+            ("window", f"{plan.context} tokens; {plan.num_windows:,} windows from token {plan.phase}"),
+            (
+                "sample j",
+                f"window ({plan.multiplier} * (j * {plan.num_members} + {plan.member_index}) + {plan.offset}) mod "
+                f"{plan.num_windows}",
+            ),
+            ("begin at", ", ".join(str(start) for start in starts)),
+            ("first", repr(shown[:160])),
+        ],
+    )
+
+
+def _to_bytes(address: str) -> bytes:
+    try:
+        raw = bytes.fromhex(address.removeprefix("0x"))
+    except ValueError as error:
+        raise Fatal(f"{address!r} is no address", next_step="name 20 bytes in hex, 0x...") from error
+    if len(raw) != 20:
+        raise Fatal(f"{address!r} has {len(raw)} bytes, an address has 20")
+    return raw
