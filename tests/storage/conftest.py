@@ -131,6 +131,18 @@ def make_one_shard(
     return Shard(offer=offer, body=body)
 
 
+def put_shard(engine: StoreEngine, shard: Shard) -> None:
+    """Put a shard into an engine."""
+    with engine.upload(shard.offer) as upload:
+        upload.write(shard.body)
+        engine.commit(upload)
+
+
+def change_terms(shard: Shard, **terms: Any) -> Shard:
+    """Return the same shard under other terms."""
+    return replace(shard, offer=replace(shard.offer, **terms))
+
+
 @pytest.fixture
 def make_shard() -> Callable[..., Shard]:
     return make_one_shard
@@ -139,13 +151,7 @@ def make_shard() -> Callable[..., Shard]:
 @pytest.fixture
 def keep() -> Callable[[StoreEngine, Shard], None]:
     """Put a shard into an engine, as the server does."""
-
-    def put(engine: StoreEngine, shard: Shard) -> None:
-        with engine.upload(shard.offer) as upload:
-            upload.write(shard.body)
-            engine.commit(upload)
-
-    return put
+    return put_shard
 
 
 @pytest.fixture
@@ -421,11 +427,7 @@ def wait_until_async() -> Callable[..., Any]:
 @pytest.fixture
 def with_terms() -> Callable[..., Shard]:
     """Return the same shard under other terms."""
-
-    def change(shard: Shard, **terms: Any) -> Shard:
-        return replace(shard, offer=replace(shard.offer, **terms))
-
-    return change
+    return change_terms
 
 
 @pytest.fixture(scope="session")
