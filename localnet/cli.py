@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import sys
 from dataclasses import asdict
@@ -34,7 +33,7 @@ from localnet.core.errors import (
     StrangerAnswers,
 )
 from localnet.devnet import Devnet, find_running, hold_home, reset_home
-from localnet.hints import home_option
+from localnet.hints import home_option, shorten
 from localnet.identity import check_is_ours
 from localnet.process import end_processes, get_family, is_alive, read_tail, start_child, stop_by_id, stop_children
 from localnet.record import DevnetRecord, Phase, load_record, load_up
@@ -322,7 +321,7 @@ def print_status(facts: dict[str, Any]) -> None:
 
 def print_ready(record: DevnetRecord) -> None:
     """Say how to talk to the devnet and how to stop it."""
-    home, option = os.path.relpath(record.home), home_option(record.home)
+    home, option = shorten(record.home), home_option(record.home)
     faucet = address_of(load_key(Path(record.faucet_key)))
     print(
         f"devnet {record.chain_id} is up\n"

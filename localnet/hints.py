@@ -14,5 +14,10 @@ def home_option(home: str | Path) -> str:
     path = Path(home).resolve()
     if path == Path(DEFAULT_HOME).resolve():
         return ""
+    return " --home " + shlex.quote(shorten(path))
+
+
+def shorten(path: str | Path) -> str:
+    """Return a path relative to the working directory where it is below it, absolute elsewhere."""
     relative = os.path.relpath(path)
-    return " --home " + shlex.quote(str(path) if relative.startswith("..") else relative)
+    return os.path.abspath(path) if relative.startswith("..") else relative

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -11,7 +10,7 @@ from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.amounts import format_tokens
 from localnet.demo.scenario import Result, describe_wire
 from localnet.demo.settings import LOSS_GOAL, ROUNDS_GOAL, SAME_LOSS, DemoSettings
-from localnet.hints import home_option
+from localnet.hints import home_option, shorten
 from localnet.record import DevnetRecord
 
 
@@ -96,7 +95,7 @@ def print_report(console: Console, result: Result, checks: tuple[Check, ...]) ->
 
 def print_how_to_go_on(console: Console, settings: DemoSettings, record: DevnetRecord) -> None:
     """KEEP: say how to talk to the devnet, how others join, and how to stop it."""
-    option, keys = home_option(record.home), os.path.relpath(settings.home / "keys")
+    option, keys = home_option(record.home), shorten(settings.home / "keys")
     url, training = record.rpc_url, ADDRESSES["Training"]
     console.print(
         f"""

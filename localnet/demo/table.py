@@ -89,7 +89,9 @@ def render_line(snapshot: Snapshot) -> str:
     """Return one line: where the run is, and what each worker does."""
     rounds = ", ".join(f"{row.index} {row.phase}" for row in snapshot.rounds) or "none"
     workers = "; ".join(
-        f"{row.name} " + (f"{row.state} {row.activity}" if row.is_alive else "DOWN") + f" ({row.num_accepted} counted)"
+        f"{row.name} "
+        + (f"{row.state} {row.activity.partition(':')[0]}" if row.is_alive else "DOWN")
+        + f" ({row.num_accepted} counted)"
         for row in snapshot.workers
     )
     settled = f"{snapshot.num_settled}/{snapshot.num_rounds_total}"

@@ -6,11 +6,14 @@ import json
 import stat
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from contracts.bindings.types import RunState
 from training.cli import main
+from training.commands import checkpoint, membership, runs, status, watch
 
 NOWHERE = "http://127.0.0.1:1"
 """Nothing listens on port 1."""
@@ -77,3 +80,47 @@ def test_a_recipe_with_an_unknown_key_names_the_nearest(monkeypatch: Any, capsys
     code, _, err = trainer(monkeypatch, capsys, "run", "create", recipe, "--key-file", tmp_path / "k")
     assert code == 2
     assert "seed" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("status", "--run", 99),
+        ("run", "show", "--run", 99),
+        ("run", "pause", "--run", 99, "--key-file", "KEY"),
+        ("run", "fund", "5", "--run", 99, "--key-file", "KEY"),
+        ("run", "allow", "0x" + "ab" * 20, "--run", 99, "--key-file", "KEY"),
+        ("watch", "--run", 99, "--once"),
+        ("leave", "--run", 99, "--key-file", "KEY"),
+        ("checkpoint", "list", "--run", 99),
+        ("checkpoint", "pull", "--run", 99, "--out", "model"),
+    ],
+)
+def test_an_unknown_run_is_said_alike_everywhere(
+    monkeypatch: Any, capsys: Any, tmp_path: Path, arguments: tuple[Any, ...]
+) -> None:
+    """The view answers zeros for a run that is not there (ABI); people get the number and the next command."""
+
+    class NoRuns:
+        def __init__(self, urls: object) -> None:
+            self.training = self
+
+        def height(self) -> int:
+            return 7
+
+        def run(self, run: int) -> Any:
+            return SimpleNamespace(run=run, state=RunState.NONE)
+
+    for module in (status, runs, watch, membership, checkpoint):
+        monkeypatch.setattr(module, "ChainClient", NoRuns)
+    key = tmp_path / "owner.key"
+    trainer(monkeypatch, capsys, "keys", "new", key)
+    code, _, err = trainer(monkeypatch, capsys, *(key if part == "KEY" else part for part in arguments))
+    assert (code, err) == (2, "error: there is no run 99\nnext:  trainer run list\n")
+
+
+def test_pay_is_said_when_a_run_is_created() -> None:
+    assert "nobody is paid" in runs.describe_pay(0, 50 * 10**18)
+    assert "--allow ADDRESS --reward TOKENS" in runs.describe_pay(0, 50 * 10**18)
+    assert "paid 0.5 tokens" in runs.describe_pay(5 * 10**17, 50 * 10**18)
+    assert "about 100" in runs.describe_pay(5 * 10**17, 50 * 10**18)

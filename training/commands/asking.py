@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import RunInfo, RunState
+from training.core.errors import RecipeError
+from training.core.recipe import parse_recipe
 from training.worker.errors import WrongRun
 
 
@@ -16,6 +18,14 @@ def fetch_run(client: ChainClient, run: int) -> RunInfo:
     if info.state is RunState.NONE:
         raise create_no_run(run)
     return info
+
+
+def fetch_recipe_rank(client: ChainClient, run: int) -> int | None:
+    """Return the rank that a run's recipe starts with; None where the recipe has none, or is of another version."""
+    try:
+        return parse_recipe(client.training.recipe(run).decode("utf-8", errors="replace")).codec.rank or None
+    except RecipeError:
+        return None
 
 
 def create_no_run(run: object) -> WrongRun:

@@ -7,7 +7,7 @@ from contracts.bindings.types import RunInfo, RunState
 from training.commands.output import format_hash, format_name
 
 
-def describe_run(info: RunInfo) -> list[tuple[str, str]]:
+def describe_run(info: RunInfo, recipe_rank: int | None = None) -> list[tuple[str, str]]:
     """Return a run's figures as names and values."""
     pay = format_tokens(info.params.reward_per_update) if info.params.reward_per_update else "nothing"
     return [
@@ -20,7 +20,7 @@ def describe_run(info: RunInfo) -> list[tuple[str, str]]:
         ("pay", f"{pay} for a counted update"),
         ("escrow", describe_escrow(info)),
         ("paid", f"{format_tokens(info.paid_rewards)} in rewards, {format_tokens(info.paid_storage)} for storage"),
-        ("shape", describe_shape(info)),
+        ("shape", describe_shape(info, recipe_rank)),
         ("recipe", format_hash(info.recipe_digest)),
     ]
 
@@ -32,10 +32,16 @@ def describe_escrow(info: RunInfo) -> str:
     return format_tokens(info.escrow)
 
 
-def describe_shape(info: RunInfo) -> str:
-    """Return the four figures of the algorithm with their letters."""
-    rank = f"rank {info.rank}" if info.rank else "rank as in the recipe"
+def describe_shape(info: RunInfo, recipe_rank: int | None = None) -> str:
+    """Return the four figures of the algorithm with their letters.
+
+    A fragment is exchanged every F rounds and H inner steps, so a round has H / F of them.
+    """
+    fragments, overlap = info.params.num_fragments, info.params.overlap
+    as_in_recipe = f" ({recipe_rank})" if recipe_rank else ""
+    rank = f"rank {info.rank}" if info.rank else f"rank as in the recipe{as_in_recipe}"
     return (
-        f"F {info.params.num_fragments} fragments, d {info.params.overlap} rounds of overlap, "
-        f"H {info.local_steps} inner steps, {rank}"
+        f"F {fragments} fragment{'' if fragments == 1 else 's'}, "
+        f"d {overlap} round{'' if overlap == 1 else 's'} of overlap, "
+        f"H {info.local_steps} inner steps (about {info.local_steps // max(fragments, 1)} a round), {rank}"
     )

@@ -14,7 +14,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Outcome, Sender
 from contracts.bindings.types import RunParams, RunState
-from training.commands.asking import fetch_run
+from training.commands.asking import fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_escrow, describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, KeyOption, RunOption
 from training.commands.output import (
@@ -245,7 +245,7 @@ def show(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOptio
     if as_json:
         print_json({"info": info, "members": members})
         return
-    print_pairs(f"run {run}", describe_run(info))
+    print_pairs(f"run {run}", describe_run(info, fetch_recipe_rank(client, run)))
     print_table(
         "members",
         ("worker", "state", "accepted", "refused", "missed", "tokens", "earned"),

@@ -12,7 +12,7 @@ from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
-from training.commands.asking import fetch_run
+from training.commands.asking import fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
 from training.commands.output import (
@@ -69,7 +69,7 @@ def status(
         if as_json:
             print_json({"height": client.height(), "run": info} | ({"verified": verified} if verified else {}))
         else:
-            print_pairs(f"run {run} at block {client.height()}", describe_run(info))
+            print_pairs(f"run {run} at block {client.height()}", describe_run(info, fetch_recipe_rank(client, run)))
             _print_verified(verified)
         return
     member = client.training.member(run, worker)
@@ -82,7 +82,7 @@ def status(
         print_json(document | ({"verified": verified} if verified else {}))
         return
     _print_verified(verified)
-    print_pairs(f"run {run} at block {client.height()}", describe_run(info))
+    print_pairs(f"run {run} at block {client.height()}", describe_run(info, fetch_recipe_rank(client, run)))
     print_pairs(f"\nworker {worker}", describe_member(member, client.height()))
     if last is None:
         print_pairs("\nlast update", [("none", f"no update in the last {LOOK_BACK_ROUNDS} rounds")])
