@@ -265,7 +265,7 @@ def test_snapshots_are_made_in_the_background(source: Source, tmp_path: Path) ->
 
 def test_the_command_makes_one_now(source: Source, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "chain.cli", "snapshot", "--home", str(tmp_path / "source"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
     assert f'"app_hash": "{source.app_hash.hex()}"' in done.stdout
 
 

@@ -155,7 +155,7 @@ def test_state_is_ordered_and_deletes(tmp_path: Path) -> None:
 
 
 def test_invalid_directory(tmp_path: Path) -> None:
-    with pytest.raises(StoreMissing, match="start the chain first"):
+    with pytest.raises(StoreMissing, match="chain-node start"):
         Reader(tmp_path)
 
 

@@ -132,7 +132,7 @@ def check_verified_reads(node: Node, alice: Any, rpc_url: str) -> None:
     path = node.home / "config" / "genesis.json"
     command = [sys.executable, "-m", "chain.cli", "verify", "--json", "--chain", rpc_url]
     command += ["--genesis", str(path), "--address", "0x" + alice.address.hex()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["balance_wei"], document["nonce"]) == (str(account.balance), 1)
@@ -203,7 +203,7 @@ def _join(servers: list[Node], home: Path) -> Node:
     command = [sys.executable, "-m", "chain.cli", "join", "--json", "--home", str(home)]
     for node in servers:
         command += ["--server", f"http://{node.addresses.rpc}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["chain_id"] == "node-test"
     return Node(home)
