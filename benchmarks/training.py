@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4, help="D")
     parser.add_argument("--local-steps", type=int, default=20, help="H")
     parser.add_argument("--only", action="append", default=[], help="only this method; may be given again")
+    parser.add_argument("--resume", action="store_true", help="keep what a stopped run of the same conditions has")
     options = parser.parse_args()
     torch.set_num_threads(1)
     methods = [
@@ -106,14 +107,30 @@ def main() -> None:
         f" batch {common.inner.batch_size} x {common.model.context} bytes, {options.seeds} seed(s) from 0,"
         f" one inner learning rate {common.inner.learning_rate}, held-out nats a byte"
     )
+    if options.resume:
+        runs |= {name: each for name, each in load_runs(conditions).items() if name in runs}
     for seed in range(options.seeds):
         for method in methods:
+            if seed < len(runs[method.name]):
+                continue
             run = train(method, replace(common, seed=seed), corpus, options.workers)
             runs[method.name].append(run)
             print(f"{method.name:18s} seed {seed}  loss {run.points[-1][1]:.4f}  {run.seconds:.0f} s", flush=True)
             save_runs(runs, conditions)
     write_report("training", [*make_loss_rows(runs, conditions), *make_byte_rows(common), *make_speed_rows()])
     write_plot(RESULTS / "training.svg", {name: each[0].points for name, each in runs.items()}, conditions)
+
+
+def load_runs(conditions: str) -> dict[str, list[Run]]:
+    """Read what `save_runs` wrote, where it was under the same conditions."""
+    path = RESULTS / "training_runs.json"
+    saved = json.loads(path.read_text()) if path.exists() else {"conditions": "", "runs": {}}
+    if saved["conditions"] != conditions:
+        return {}
+    return {
+        name: [Run(points=[(step, loss) for step, loss in run["points"]], seconds=run["seconds"]) for run in each]
+        for name, each in saved["runs"].items()
+    }
 
 
 def save_runs(runs: dict[str, list[Run]], conditions: str) -> None:

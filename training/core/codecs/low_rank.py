@@ -29,8 +29,10 @@ def count_low_rank_bytes(family: CodeFamily, shape: tuple[int, ...], rank: int) 
 class LowRank:
     """P Q^T in codes of one family."""
 
-    def __init__(self, family: CodeFamily) -> None:
+    def __init__(self, family: CodeFamily, num_stages: int) -> None:
+        """Find the components in ``num_stages`` groups, each of what the groups before leave, quantising included."""
         self._family = family
+        self._num_stages = num_stages
 
     def compress(self, units: torch.Tensor, slot: Slot, warm: torch.Tensor | None, seed: bytes) -> Compressed:
         """Return the codes found from ``warm`` (or a seeded start where there is none of this shape)."""
@@ -38,14 +40,18 @@ class LowRank:
         if peak == 0:
             return self._finish(np.zeros((slot.shape[0], slot.rank)), np.zeros((slot.shape[1], slot.rank)), slot, warm)
         delta_MN = (units.double() / peak).float()
-        quantise = self._family.quantise
         start_NR = _start(warm, slot, seed).to(delta_MN.device)
-        p_MR, _ = torch.linalg.qr(delta_MN @ start_NR)
-        warm_NR = delta_MN.T @ p_MR
-        p_MR = quantise(p_MR)
-        q_NR = quantise(_solve(delta_MN.T, p_MR))
-        p_MR = quantise(_solve(delta_MN, q_NR))
-        q_NR = quantise(_solve(delta_MN.T, p_MR))
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        warms, left_MN = [], delta_MN
+        for start_NS in start_NR.tensor_split(self._num_stages, dim=1):
+            if start_NS.shape[1] == 0:
+                continue
+            p_MS, q_NS, warm_NS = self._find_components(left_MN, start_NS)
+            found.append((p_MS, q_NS))
+            warms.append(warm_NS)
+            left_MN = left_MN - (p_MS * _fit_scales(left_MN, p_MS, q_NS)) @ q_NS.T
+        p_MR, q_NR = (torch.cat(sides, dim=1) for sides in zip(*found, strict=True))
+        warm_NR = torch.cat(warms, dim=1)
         scales_R = _fit_scales(delta_MN, p_MR, q_NR) * (peak / (1 << slot.exponent))
         q_NR = torch.where(scales_R < 0, -q_NR, q_NR)
         scales_R = scales_R.abs().round().clamp(0, 255)
@@ -57,6 +63,19 @@ class LowRank:
             warm_NR.cpu(),
             scales_R.cpu().numpy().astype(np.uint8),
         )
+
+    def _find_components(
+        self, left_MN: torch.Tensor, start_NS: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return codes of P and Q for one group of components, and Q before it was quantised."""
+        quantise = self._family.quantise
+        p_MS, _ = torch.linalg.qr(left_MN @ start_NS)
+        warm_NS = left_MN.T @ p_MS
+        p_MS = quantise(p_MS)
+        q_NS = quantise(_solve(left_MN.T, p_MS))
+        p_MS = quantise(_solve(left_MN, q_NS))
+        q_NS = quantise(_solve(left_MN.T, p_MS))
+        return p_MS, q_NS, warm_NS
 
     def validate(self, body: bytes, slot: Slot) -> None:
         """Check exponent and codes."""

@@ -16,12 +16,15 @@ _FAMILIES: dict[SlotKind, CodeFamily] = {
     SlotKind.LOW_RANK_2BIT: TwoBitCodes(),
 }
 
+_NUM_STAGES = {SlotKind.LOW_RANK_INT4: 1, SlotKind.LOW_RANK_2BIT: 2}
+"""Groups in which components are found: what two bits get wrong, the second group mends (SPEC, *Measurements*)."""
+
 _CODECS: dict[SlotKind, TensorCodec] = {
     SlotKind.INT32: Exact(),
     SlotKind.INT8: Dense(is_int4=False),
     SlotKind.INT4: Dense(is_int4=True),
     SlotKind.SPARSE_2BIT: Sparse(),
-    **{kind: LowRank(family) for kind, family in _FAMILIES.items()},
+    **{kind: LowRank(family, _NUM_STAGES[kind]) for kind, family in _FAMILIES.items()},
 }
 
 _KIND_OF = {
