@@ -108,7 +108,7 @@ def main() -> None:
         f" one inner learning rate {common.inner.learning_rate}, held-out nats a byte"
     )
     if options.resume:
-        runs |= {name: each for name, each in load_runs(conditions).items() if name in runs}
+        runs |= load_runs(conditions)
     for seed in range(options.seeds):
         for method in methods:
             if seed < len(runs[method.name]):
@@ -117,6 +117,7 @@ def main() -> None:
             runs[method.name].append(run)
             print(f"{method.name:18s} seed {seed}  loss {run.points[-1][1]:.4f}  {run.seconds:.0f} s", flush=True)
             save_runs(runs, conditions)
+    runs = {name: each for name, each in runs.items() if each}
     write_report("training", [*make_loss_rows(runs, conditions), *make_byte_rows(common), *make_speed_rows()])
     write_plot(RESULTS / "training.svg", {name: each[0].points for name, each in runs.items()}, conditions)
 
