@@ -82,8 +82,8 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
         trace = Trace(home / "trace.jsonl", pace.note)
         try:
             run = _read_run(client, config, stop)
-            rules = _create_rules(client, config, run, address)
             _check_may_join(client, config, run, address, stop)
+            rules = _create_rules(client, config, run, address)
             LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
             parts = WorkerParts(
                 chain=client,
