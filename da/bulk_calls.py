@@ -111,7 +111,8 @@ async def send_shard(
 ) -> Receipt:
     """Put a shard and return the seat's receipt, verified under ``terms``; raises ``SeatFailed``."""
     loop = asyncio.get_running_loop()
-    async with guard(seat, deadline_seconds), connections.use(address, sock):
+    said: list[str] = []
+    async with guard(seat, deadline_seconds, said), connections.use(address, sock):
         while True:
             await loop.sock_sendall(sock, encode_put_frame(request))
             status, answer = await _read_answer(sock)
@@ -123,6 +124,7 @@ async def send_shard(
                 return check_receipt(seat, answer, terms)
             if status != 429:
                 raise fail(seat, FaultKind.REFUSED, decode_refusal(status, answer))
+            said[:] = [decode_refusal(status, answer)]
             await asyncio.sleep(BUSY_PAUSE_SECONDS)
 
 

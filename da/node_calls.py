@@ -139,7 +139,8 @@ async def _put(
     body: ShardBody,
     deadline_seconds: float,
 ) -> bytes:
-    async with guard(seat, deadline_seconds):
+    said: list[str] = []
+    async with guard(seat, deadline_seconds, said):
         while True:
             async with session.put(
                 seat.url.rstrip("/") + path,
@@ -150,6 +151,7 @@ async def _put(
             ) as response:
                 answer = await _read_answer(seat, response)
                 if response.status == 429:
+                    said[:] = [decode_refusal(response.status, answer)]
                     pause_seconds = _parse_retry_after(response.headers.get("Retry-After"))
                 elif response.status == 200:
                     return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -20,12 +20,17 @@ def fail(seat: Seat, kind: FaultKind, reason: str) -> SeatFailed:
 
 
 @asynccontextmanager
-async def guard(seat: Seat, deadline_seconds: float) -> AsyncIterator[None]:
-    """Turn everything that sockets and HTTP can throw into ``SeatFailed``."""
+async def guard(seat: Seat, deadline_seconds: float, said: Sequence[str] = ()) -> AsyncIterator[None]:
+    """Turn everything that sockets and HTTP can throw into ``SeatFailed``.
+
+    ``said`` holds what a busy seat has answered so far: that is the reason then, and not the time that ran out.
+    """
     try:
         async with asyncio.timeout(deadline_seconds):
             yield
     except TimeoutError as error:
+        if said:
+            raise fail(seat, FaultKind.REFUSED, f"{said[-1]} (so for {deadline_seconds:.1f} s)") from error
         raise fail(seat, FaultKind.TIMEOUT, f"no complete answer within {deadline_seconds:.1f} s") from error
     except (aiohttp.ClientError, OSError, EOFError, ValueError, Malformed) as error:
         raise fail(seat, FaultKind.UNREACHABLE, f"{type(error).__name__}: {error}"[:300]) from error

@@ -183,6 +183,20 @@ class UploadInterrupted(StoreRefusal):
         super().__init__(f"the body ended after {got} of {expected} bytes; send it again")
 
 
+class UploadTooSlow(StoreRefusal):
+    """The body comes so slowly that it keeps others out."""
+
+    retry_after_seconds = 1
+
+    def __init__(self, *, got: int, expected: int, minimum: int) -> None:
+        self.got = got
+        self.expected = expected
+        self.minimum = minimum
+        super().__init__(
+            f"the body came slower than {minimum} bytes a second, {got} of {expected} bytes are here; send it again"
+        )
+
+
 class ShelfUnavailable(StoreRefusal):
     """The bucket of cold shards does not answer, or answers with an error."""
 

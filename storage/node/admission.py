@@ -7,6 +7,7 @@ event loop.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -36,6 +37,7 @@ from storage.core.errors import (
     TierUnavailable,
     UnknownShard,
     UploadInterrupted,
+    UploadTooSlow,
     WrongEpoch,
 )
 from storage.core.tiers import get_served_policy
@@ -62,6 +64,7 @@ _REFUSALS: Mapping[type[StoreRefusal], Refusal] = {
     BadlyEncoded: Refusal.BAD_ENCODING,
     StoreBusy: Refusal.BUSY,
     UploadInterrupted: Refusal.BUSY,
+    UploadTooSlow: Refusal.BUSY,
     ShelfUnavailable: Refusal.BUSY,
     QuotaExceeded: Refusal.FULL,
     DiskFull: Refusal.FULL,
@@ -71,6 +74,10 @@ _REFUSALS: Mapping[type[StoreRefusal], Refusal] = {
 
 _STATUS: Mapping[type[StoreRefusal], int] = {LengthRequired: 411, RangeNotSatisfiable: 416}
 """Where HTTP has a more exact status than the API's."""
+
+
+PEER_SHARE_PERCENT = 75
+"""Of the slots, for one address."""
 
 
 class Admission:
@@ -92,6 +99,7 @@ class Admission:
         self._max_uploads = max_uploads
         self._extra_codes = frozenset(extra_codes)
         self._num_uploads = 0
+        self._uploads_of: Counter[str] = Counter()
 
     async def admit(self, put: PutRequest) -> tuple[ChainView, ShardOffer]:
         """Check everything about a put but its bytes; returns what will be signed under.
@@ -122,18 +130,25 @@ class Admission:
         return view, offers
 
     @contextmanager
-    def take_slot(self) -> Iterator[None]:
-        """Count one upload under way.
+    def take_slot(self, peer: str) -> Iterator[None]:
+        """Count one upload under way; one address can't take all slots.
 
         Raises: StoreBusy.
         """
         if self._num_uploads >= self._max_uploads:
             raise StoreBusy(what="uploads under way", got=self._num_uploads + 1, maximum=self._max_uploads)
+        most = -(-self._max_uploads * PEER_SHARE_PERCENT // 100)
+        if self._uploads_of[peer] >= most:
+            raise StoreBusy(what=f"uploads under way from {peer}", got=self._uploads_of[peer] + 1, maximum=most)
         self._num_uploads += 1
+        self._uploads_of[peer] += 1
         try:
             yield
         finally:
             self._num_uploads -= 1
+            self._uploads_of[peer] -= 1
+            if not self._uploads_of[peer]:
+                del self._uploads_of[peer]
 
     def sign(self, put: PutRequest, view: ChainView) -> Receipt:
         """Sign for a shard that is durable now."""

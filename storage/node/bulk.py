@@ -23,6 +23,7 @@ from da.bulk import (
 from da.core.errors import Malformed
 from da.protocol import PutRequest, encode_receipt
 from storage.core.errors import BadlyEncoded, MalformedRequest, RootMismatch, StoreRefusal, UploadInterrupted
+from storage.core.pace import MIN_BYTES_PER_SECOND, Pace
 from storage.node.admission import Admission
 from storage.node.body import ShardReader
 from storage.node.engine import StoreEngine, Upload
@@ -39,9 +40,6 @@ IDLE_SECONDS = 60.0
 
 REQUEST_SECONDS = 10.0
 """For the rest of a request that has begun, and for sending an answer."""
-
-MIN_BYTES_PER_SECOND = 128 * 1024
-"""A body's deadline grows with its length at this rate, as a client's does."""
 
 CHUNK_BYTES = 1 << 20
 """Received, hashed and written at once."""
@@ -149,7 +147,7 @@ class BulkServer:
         try:
             view, offer = await self._admission.admit(put)
             if not await run_in(self._executor, self._engine.renew, offer):
-                with self._admission.take_slot(), self._engine.upload(offer) as upload:
+                with self._admission.take_slot(_get_peer(sock)), self._engine.upload(offer) as upload:
                     is_asked = True
                     await self._send(sock, encode_answer(CONTINUE))
                     await run_in(self._threads, self._receive, sock, upload)
@@ -184,13 +182,22 @@ class BulkServer:
     def _receive(self, sock: socket.socket, upload: Upload) -> None:
         """Take the body; blocking. Reads no byte beyond it."""
         expected, received = upload.offer.shard_bytes, 0
-        ends = time.monotonic() + self._body_timeout_seconds + expected / MIN_BYTES_PER_SECOND
+        pace = Pace(expected_bytes=expected)
         buffer = memoryview(bytearray(min(CHUNK_BYTES, expected)))
         filled = 0
         try:
             while received < expected:
-                sock.settimeout(max(0.001, min(self._body_timeout_seconds, ends - time.monotonic())))
-                got = sock.recv_into(buffer[filled : filled + expected - received])
+                sock.settimeout(min(self._body_timeout_seconds, pace.compute_patience() / 1_000))
+                started = time.monotonic()
+                try:
+                    got = sock.recv_into(buffer[filled : filled + expected - received])
+                except TimeoutError:
+                    waited = time.monotonic() - started
+                    pace.note(0, int(waited * 1_000) + 1)
+                    if waited >= self._body_timeout_seconds:
+                        raise
+                    continue
+                pace.note(got, int((time.monotonic() - started) * 1_000))
                 if got == 0:
                     raise UploadInterrupted(got=received, expected=expected)
                 filled += got
@@ -230,6 +237,11 @@ class BulkServer:
     async def _send(self, sock: socket.socket, data: bytes) -> None:
         async with asyncio.timeout(REQUEST_SECONDS):
             await asyncio.get_running_loop().sock_sendall(sock, data)
+
+
+def _get_peer(sock: socket.socket) -> str:
+    """Return the address that an upload comes from; raises ``OSError`` when it is gone."""
+    return str(sock.getpeername()[0])
 
 
 def _cut(sock: socket.socket) -> None:

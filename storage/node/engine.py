@@ -26,7 +26,6 @@ from storage.core.expiry import HeldShard, Sweep, compute_first_due
 from storage.core.quota import (
     Quota,
     compute_charge_bytes,
-    release,
     release_charge,
     reserve,
     reserve_charge,
@@ -47,6 +46,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_FLOOR_BYTES = 64 * 1024 * 1024
 """Bytes that stay free on the filesystem: room for the index, logs and deletions."""
+
+AHEAD_BYTES = 16 << 20
+"""Set aside for an upload beyond what has come of it; 64 uploads that send nothing hold 1 GiB."""
 
 Fault = Callable[[str], None]
 """Called with the name of each point of a PUT; a test ends the process there."""
@@ -86,10 +88,11 @@ class ShardOffer:
 class Upload:
     """One shard on its way in."""
 
-    def __init__(self, offer: ShardOffer, staged: StagingFile, fault: Fault) -> None:
-        """Receive ``offer`` into ``staged``."""
+    def __init__(self, offer: ShardOffer, staged: StagingFile, fault: Fault, hold: Callable[[int], None]) -> None:
+        """Receive ``offer`` into ``staged``; ``hold`` sets room aside for so many bytes of it."""
         self.offer = offer
         self.staged = staged
+        self._hold = hold
         self._fault = fault
         self._root = RootBuilder(leaf_bytes=offer.header.leaf_bytes)
         self._encoding = EncodingCheck(offer.header, offer.shard)
@@ -97,11 +100,13 @@ class Upload:
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the body.
 
-        Raises: UploadInterrupted when there are more than were announced; DiskFull.
+        Raises: UploadInterrupted when there are more than were announced; DiskFull, and StoreBusy or QuotaExceeded
+        when others were faster.
         """
         got = self.staged.num_bytes + len(chunk)
         if got > self.offer.shard_bytes:
             raise UploadInterrupted(got=got, expected=self.offer.shard_bytes)
+        self._hold(got)
         self.staged.write(chunk)
         self._root.update(chunk)
         self._encoding.update(chunk)
@@ -192,26 +197,42 @@ class StoreEngine:
     def upload(self, offer: ShardOffer, *, is_repair: bool = False) -> Iterator[Upload]:
         """Reserve room and give a staging file; leaving the block gives back what was not committed.
 
-        A repair brings back what was promised before: the capacity is not in its way.
+        There must be room for all of it, but set aside is only what has come and AHEAD_BYTES more: to announce
+        much and send little keeps nobody else out.  A repair brings back what was promised before: the capacity
+        is not in its way.
 
         Raises: QuotaExceeded, StoreBusy, DiskFull before anything is read.
         """
         free = self.disk.get_free_bytes()
+        charge = compute_charge_bytes(offer.shard_bytes)
+        held = charge if is_repair else min(charge, compute_charge_bytes(AHEAD_BYTES))
         with self._lock:
             if is_repair:
                 self._quota = reserve_repair(self._quota, offer.shard_bytes, free_bytes=free)
             else:
-                self._quota = reserve(self._quota, offer.shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
+                reserve(self._quota, offer.shard_bytes, free_bytes=free, floor_bytes=self._floor_bytes)
+                self._quota = reserve_charge(self._quota, held, free_bytes=free, floor_bytes=self._floor_bytes)
+
+        def hold(num_bytes: int) -> None:
+            nonlocal held
+            if held == charge or compute_charge_bytes(num_bytes) + AHEAD_BYTES // 2 <= held:
+                return
+            wanted = min(charge, compute_charge_bytes(num_bytes + AHEAD_BYTES))
+            free = self.disk.get_free_bytes() + num_bytes
+            with self._lock:
+                self._quota = reserve_charge(self._quota, wanted - held, free_bytes=free, floor_bytes=self._floor_bytes)
+            held = wanted
+
         self._record("admitted", offer)
         try:
             staged = self.disk.create_staging()
             try:
-                yield Upload(offer, staged, self._fault)
+                yield Upload(offer, staged, self._fault, hold)
             finally:
                 staged.discard()
         finally:
             with self._lock:
-                self._quota = release(self._quota, offer.shard_bytes)
+                self._quota = release_charge(self._quota, held)
 
     def commit(self, upload: Upload) -> None:
         """Check the bytes, make them as durable as the tier promises, name and index them.

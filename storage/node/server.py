@@ -45,6 +45,7 @@ from storage.core.errors import (
     StoreRefusal,
     UploadInterrupted,
 )
+from storage.core.pace import Pace
 from storage.core.ranges import parse_range
 from storage.node.admission import Admission
 from storage.node.bulk import BulkServer
@@ -155,7 +156,7 @@ class Server:
             raise LengthRequired
         if num_bytes > MAX_BATCH_BYTES:
             raise ShardTooLarge(got=num_bytes, maximum=MAX_BATCH_BYTES)
-        with self._admission.take_slot():
+        with self._admission.take_slot(_get_peer(request)):
             data = bytearray()
             async for chunk in self._iterate_body(request, num_bytes):
                 data += chunk
@@ -224,7 +225,7 @@ class Server:
         )
 
     async def _receive(self, request: web.Request, offer: ShardOffer, body: _Body) -> None:
-        with self._admission.take_slot(), self._engine.upload(offer) as upload:
+        with self._admission.take_slot(_get_peer(request)), self._engine.upload(offer) as upload:
             if _is_waiting(request) and request.transport is not None:
                 request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body.is_asked = True
@@ -235,14 +236,21 @@ class Server:
 
     async def _iterate_body(self, request: web.Request, expected: int) -> AsyncIterator[bytearray]:
         gathered = bytearray()
-        received = 0
+        pace = Pace(expected_bytes=expected)
+        loop = asyncio.get_running_loop()
         while True:
+            started = loop.time()
             try:
-                async with asyncio.timeout(self._body_timeout_seconds):
+                async with asyncio.timeout(min(self._body_timeout_seconds, pace.compute_patience() / 1_000)):
                     chunk = await request.content.readany()
-            except (aiohttp.ClientError, web.RequestPayloadError, ConnectionError, TimeoutError) as error:
-                raise UploadInterrupted(got=received, expected=expected) from error
-            received += len(chunk)
+            except TimeoutError as error:
+                pace.note(0, int((loop.time() - started) * 1_000) + 1)
+                if loop.time() - started >= self._body_timeout_seconds:
+                    raise UploadInterrupted(got=pace.received_bytes, expected=expected) from error
+                continue
+            except (aiohttp.ClientError, web.RequestPayloadError, ConnectionError) as error:
+                raise UploadInterrupted(got=pace.received_bytes, expected=expected) from error
+            pace.note(len(chunk), int((loop.time() - started) * 1_000))
             gathered += chunk
             if len(gathered) >= WRITE_BYTES or (not chunk and gathered):
                 yield gathered
@@ -268,6 +276,11 @@ class Server:
         if isinstance(error, RangeNotSatisfiable):
             response.headers["Content-Range"] = f"bytes */{error.shard_bytes}"
         return response
+
+
+def _get_peer(request: web.Request) -> str:
+    """Return the address that an upload comes from."""
+    return request.remote or "unknown"
 
 
 def _is_waiting(request: web.Request) -> bool:
