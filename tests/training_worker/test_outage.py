@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from contracts.bindings.errors import ChainUnreachable
 from contracts.bindings.types import UpdateFate
 from training.worker.errors import ChainSilent
 from training.worker.loop import LoopEnd
@@ -42,6 +43,29 @@ def test_a_worker_waits_for_a_chain_that_is_down_at_the_start(net: Any) -> None:
     ann.join()
     assert ann.error is None
     assert ann.summary.end is LoopEnd.FINISHED
+
+
+def test_a_chain_that_flaps_at_the_start_is_outlived(net: Any, monkeypatch: Any) -> None:
+    """Every call of the start is cut off once: reading the run, joining, looking for sent updates, restoring."""
+    net.create_run(minMembers=1, numRounds=2)
+    monkeypatch.setattr("training.worker.session.RETRY_SECONDS", 0.005)
+    ann = net.worker("ann")
+    ports = ann.ports
+    num_calls = [0]
+    check = ports._check
+
+    def flap() -> None:
+        num_calls[0] += 1
+        if num_calls[0] < 60 and num_calls[0] % 3 == 0:
+            raise ChainUnreachable([("memory", "flapping")])
+        check()
+
+    monkeypatch.setattr(ports, "_check", flap)
+    ann.start()
+    ann.join()
+    assert ann.error is None, ann.error
+    assert ann.summary.end is LoopEnd.FINISHED
+    assert num_calls[0] > 60
 
 
 def test_a_worker_gives_up_with_a_next_step_when_no_chain_ever_answers(net: Any, monkeypatch: Any) -> None:

@@ -284,14 +284,14 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
 
 def make_journal(home: Path) -> Journal:
     home.mkdir(exist_ok=True)
-    return Journal(home, JournalContents(genesis_hash="aa", run=1, recipe_digest="bb"))
+    return Journal(home, JournalContents(genesis_hash="aa" * 32, run=1, recipe_digest="bb" * 32))
 
 
 def sent(round_index: int) -> SentUpdate:
     return SentUpdate(
         round=round_index,
-        base_root="00",
-        digest=f"{round_index:02x}",
+        base_root="00" * 32,
+        digest=f"{round_index:064x}",
         payload_file=f"{round_index}",
         tokens=1,
         loss_micro=1,
@@ -348,6 +348,71 @@ def test_a_home_of_another_chain_or_run_is_refused_with_both_values(tmp_path: Pa
     (tmp_path / "journal.json").write_bytes(b"")
     with pytest.raises(WorkerStateDamaged, match=r"journal\.json"):
         open_journal(tmp_path, b"\xaa" * 32, run)
+
+
+DAMAGED: list[tuple[str, Any]] = [
+    ("genesis_hash", "zz"),
+    ("genesis_hash", None),
+    ("recipe_digest", "aa"),
+    ("run", True),
+    ("run", "1"),
+    ("state_file", 5),
+    ("state_file", "../../x"),
+    ("state_file", "/etc/passwd"),
+    ("state_file", ".."),
+    ("last_sent_round", "x"),
+    ("last_sent_round", -2),
+    ("trained_steps", 1.5),
+    ("trained_tokens", -1),
+    ("sent", None),
+    ("sent", {}),
+    ("sent", [5]),
+    ("sent", [{"round": 1}]),
+    ("unknown", 1),
+    ("version", 99),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), DAMAGED, ids=[f"{name}={value!r}" for name, value in DAMAGED])
+def test_invalid_journal_is_named_with_the_file(tmp_path: Path, field: str, value: Any) -> None:
+    journal = make_journal(tmp_path)
+    journal.record_state(lambda path: Path(path).write_bytes(b""), name="s", change=lambda contents: contents)
+    path = tmp_path / "journal.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(WorkerStateDamaged, match=r"journal\.json") as caught:
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+    assert field in caught.value.message
+    assert "move" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("payload_file", "../k"), ("digest", "0"), ("raw_transaction", "xyz"), ("blob", 7)]
+)
+def test_invalid_open_update_is_named(tmp_path: Path, field: str, value: Any) -> None:
+    journal = make_journal(tmp_path)
+    update = sent(3)
+    journal.record_state(
+        lambda path: Path(path).write_bytes(b""), name="s", change=lambda contents: replace(contents, sent=(update,))
+    )
+    path = tmp_path / "journal.json"
+    raw = json.loads(path.read_text())
+    raw["sent"][0][field] = value
+    path.write_text(json.dumps(raw))
+    with pytest.raises(WorkerStateDamaged, match=rf"sent\[0\]\.{field}"):
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"sent":' * 5_000, b"\xff\xfe", b"null", b"[]"])
+def test_invalid_journal_bytes(tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "journal.json").write_bytes(body)
+    with pytest.raises(WorkerStateDamaged):
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+
+
+def test_invalid_journal_that_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "journal.json").mkdir()
+    with pytest.raises(WorkerStateDamaged):
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
 
 
 def test_two_processes_on_one_home_are_told_apart(tmp_path: Path) -> None:

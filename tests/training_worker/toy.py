@@ -165,6 +165,9 @@ class ToyRules:
             counted.append((round_index, gain))
         return ToySettlement(ToyState(theta, tuple(counted)), refused)
 
+    def payload_bytes(self, state: ToyState, round_index: int, *, rank: int) -> int:
+        return 24
+
     def skip(self, state: ToyState) -> ToySettlement:
         return ToySettlement(state, 0)
 

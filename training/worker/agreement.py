@@ -16,7 +16,7 @@ from typing import Any
 from contracts.bindings.types import RoundInfo, RoundState, Update, UpdateFate
 from training.worker.errors import AgreedRootMismatch, StateUnavailable
 from training.worker.ports import ChainPort, Rules, Settled
-from training.worker.source import PayloadSource, compute_mask
+from training.worker.source import Fetched, PayloadSource, compute_mask
 from training.worker.trace import EventKind, Trace
 from training.worker.view import SETTLED_STATES, ChainView
 
@@ -162,7 +162,7 @@ class Agreement:
         if not candidates:
             return None
         indices = tuple(index for index, _ in candidates)
-        fetched = self._source.fetch(version, candidates)
+        fetched = self._fetch(info, candidates, self._state)
         if fetched.missing:
             if not must_decide or info.state is RoundState.DISPUTE:
                 return None
@@ -182,7 +182,7 @@ class Agreement:
             if is_new and info.state in (RoundState.OPEN, RoundState.REVEAL, RoundState.ATTEST):
                 updates = self._chain.training.updates(self._run, index)
                 pending = [(i, update) for i, update in enumerate(updates) if update.fate is UpdateFate.PENDING]
-                if not self._source.fetch(index, pending).missing:
+                if not self._fetch(info, pending, self._state).missing:
                     self._prefetched[index] = len(updates)
         for index in [index for index in self._prefetched if index < view.run.num_settled]:
             del self._prefetched[index]
@@ -210,7 +210,7 @@ class Agreement:
         return settled if root == info.root and counted == accepted else None
 
     def _settle(self, info: RoundInfo, accepted: Sequence[tuple[int, Update]], state: Any) -> Settled:
-        fetched = self._source.fetch(info.round, accepted)
+        fetched = self._fetch(info, accepted, state)
         if fetched.missing:
             reasons = "; ".join(f"update {index}: {reason}" for index, reason in sorted(fetched.missing.items()))
             raise StateUnavailable(
@@ -221,6 +221,11 @@ class Agreement:
         if settled.refused:
             LOG.warning("round %d: we would refuse updates that were accepted (%x)", info.round, settled.refused)
         return settled
+
+    def _fetch(self, info: RoundInfo, updates: Sequence[tuple[int, Update]], state: Any) -> Fetched:
+        """Fetch payloads; only the state's shapes matter for their length, so any version's will do."""
+        num_bytes = self._rules.payload_bytes(state, info.round, rank=info.rank)
+        return self._source.fetch(info.round, updates, num_bytes=num_bytes)
 
     def _compute(self, info: RoundInfo, payloads: Sequence[bytes], state: Any) -> Settled:
         with self._trace.span(EventKind.SETTLE, info.round) as span:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 
 def save_durable(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``; after the return a power cut keeps the new bytes, before it the old ones."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{threading.get_ident()}.tmp")  # two threads may save the same
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()

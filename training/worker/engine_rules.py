@@ -11,6 +11,7 @@ import torch
 
 from training.core.canonical import CanonicalState, create_genesis, decode_parts
 from training.core.errors import StatePartError, WorkerStateError
+from training.core.payload import plan_payload
 from training.core.recipe import Recipe, compute_recipe_digest, parse_recipe
 from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
@@ -63,6 +64,10 @@ class EngineRules:
     ) -> Settlement:
         """Return the exact outcome of a round."""
         return settle(self.recipe, state, round_index, payloads, rank=rank, local_steps=local_steps)
+
+    def payload_bytes(self, state: CanonicalState, round_index: int, *, rank: int) -> int:
+        """Return the one length that a payload of a round can have."""
+        return plan_payload(self.recipe, state, round_index, rank=rank).num_bytes
 
     def skip(self, state: CanonicalState) -> Settlement:
         """Return the outcome of a VOID round."""

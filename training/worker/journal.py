@@ -10,11 +10,14 @@ the saved state's past, or everything needed to finish the sending is here.
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
+from da.foreign_json import parse_json
 from training.worker.durable import save_durable
 
 JOURNAL_VERSION = 1
@@ -36,6 +39,8 @@ class SentUpdate:
     """Tokens trained on for it."""
     loss_micro: int
     """Mean training loss, micronats."""
+    blob: str = ""
+    """Hex id under which the stores certified it; empty until they have."""
     raw_transaction: str = ""
     """Hex; empty until the certificate is there and the commit is signed."""
     is_committed: bool = False
@@ -158,13 +163,105 @@ class Journal:
 def load_journal(home: Path) -> JournalContents | None:
     """Read a home's journal; None where there is none.
 
-    Raises ValueError when the file is not a journal of this version.
+    Raises ValueError, naming the field, when the file is not a journal of this version.
     """
     path = home / "journal.json"
     if not path.exists():
         return None
-    raw = json.loads(path.read_bytes())
+    raw = parse_json(path.read_bytes())
     if not isinstance(raw, dict) or raw.pop("version", None) != JOURNAL_VERSION:
-        raise ValueError(f"{path} is not a journal of version {JOURNAL_VERSION}")
-    raw["sent"] = tuple(SentUpdate(**item) for item in raw["sent"])
-    return JournalContents(**raw)
+        raise ValueError(f"it is not a journal of version {JOURNAL_VERSION}")
+    sent = raw.get("sent")
+    if not isinstance(sent, list):
+        raise ValueError(f"sent is {str(sent)[:80]!r}, expected a list")
+    updates = tuple(_read(SentUpdate, item, f"sent[{index}].") for index, item in enumerate(sent))
+    rounds = [update.round for update in updates]
+    if rounds != sorted(set(rounds)):
+        raise ValueError(f"sent has rounds {rounds}, expected each once, ascending")
+    return _read(JournalContents, {**raw, "sent": updates}, "")
+
+
+T = TypeVar("T", SentUpdate, JournalContents)
+
+
+def _read(kind: type[T], raw: Any, where: str) -> T:
+    """Make a dataclass of a JSON object, each field checked; raises ValueError that names the field."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"{where.rstrip('.')} is {str(raw)[:80]!r}, expected an object")
+    known = {field.name: field for field in fields(kind)}
+    for name, value in raw.items():
+        if name not in known:
+            raise ValueError(f"{where}{name} is not a field of this version")
+        if not _CHECKS[name](value):
+            raise ValueError(f"{where}{name} is {str(value)[:80]!r}, expected {_EXPECTED[_CHECKS[name]]}")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in raw]
+    if missing:
+        raise ValueError(f"{where}{missing[0]} is missing")
+    return kind(**raw)
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _is_digest_or_empty(value: Any) -> bool:
+    return value == "" or _is_digest(value)
+
+
+def _is_hex(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})*", value) is not None
+
+
+def _is_name(value: Any) -> bool:
+    """Say whether a value names a file in a folder: nothing that leads out of it."""
+    return isinstance(value, str) and re.fullmatch("[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", value) is not None
+
+
+def _is_name_or_empty(value: Any) -> bool:
+    return value == "" or _is_name(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_round_or_none(value: Any) -> bool:
+    return value == -1 or _is_count(value)
+
+
+_CHECKS: Mapping[str, Callable[[Any], bool]] = {
+    "genesis_hash": _is_digest,
+    "run": _is_count,
+    "recipe_digest": _is_digest,
+    "state_file": _is_name_or_empty,
+    "trained_round": _is_round_or_none,
+    "trained_steps": _is_count,
+    "trained_tokens": _is_count,
+    "trained_loss_micro": _is_count,
+    "last_sent_round": _is_round_or_none,
+    "sent": lambda value: isinstance(value, tuple),
+    "round": _is_count,
+    "base_root": _is_digest,
+    "digest": _is_digest,
+    "payload_file": _is_name,
+    "tokens": _is_count,
+    "loss_micro": _is_count,
+    "blob": _is_digest_or_empty,
+    "raw_transaction": _is_hex,
+    "is_committed": lambda value: isinstance(value, bool),
+    "note": lambda value: isinstance(value, str),
+}
+"""What each field of the file may hold."""
+
+_EXPECTED: Mapping[Callable[[Any], bool], str] = {
+    _is_digest: "64 hex digits",
+    _is_digest_or_empty: "64 hex digits or nothing",
+    _is_hex: "hex",
+    _is_name: "a file's name, without a folder",
+    _is_name_or_empty: "a file's name, without a folder, or nothing",
+    _is_count: "an integer from 0",
+    _is_round_or_none: "a round, or -1",
+    _CHECKS["sent"]: "a list",
+    _CHECKS["is_committed"]: "true or false",
+    _CHECKS["note"]: "text",
+}

@@ -22,6 +22,7 @@ from contracts.bindings.errors import (
     TransactionFailed,
 )
 from contracts.bindings.types import UpdateFate
+from da.core.certificate import decode_certificate
 from training.worker.errors import PayloadUnavailable
 from training.worker.journal import Journal, SentUpdate
 from training.worker.ports import ChainPort, PayloadPort, SenderPort
@@ -118,17 +119,20 @@ class Outbox:
             if is_closed(view, t):
                 self._close(t, "late: the round closed before the update was there; it returns to error feedback")
                 return True
-            raw = self._prepare(update, view)
-            if raw is None:
+            prepared = self._prepare(update, view)
+            if prepared is None:
                 return False
-            encoded = raw.hex()
-            self._journal.update_sent(t, lambda item: replace(item, raw_transaction=encoded))
+            raw, blob = prepared
+            self._journal.update_sent(t, lambda item: replace(item, raw_transaction=raw.hex(), blob=blob.hex()))
         else:
             raw = bytes.fromhex(update.raw_transaction)
         return self._deliver(update, raw)
 
-    def _prepare(self, update: SentUpdate, view: ChainView) -> bytes | None:
-        """Disperse the payload and sign the commit; None where the stores or the contract say no for now."""
+    def _prepare(self, update: SentUpdate, view: ChainView) -> tuple[bytes, bytes] | None:
+        """Disperse the payload and sign the commit; None where the stores or the contract say no for now.
+
+        Returns the raw transaction and the blob that it names.
+        """
         payload = self._journal.load_payload(update)
         try:
             with self._trace.span(EventKind.DISPERSE, update.round) as span:
@@ -138,7 +142,7 @@ class Outbox:
             LOG.warning("round %d: the stores do not take the payload: %s", update.round, error.reason)
             return None
         try:
-            return self._sender.sign(
+            raw = self._sender.sign(
                 "commit",
                 self._run,
                 update.round,
@@ -151,6 +155,7 @@ class Outbox:
         except ContractError as error:
             self._process_refusal(update, error)
             return None
+        return raw, bytes(decode_certificate(certificate).terms.blob)
 
     def _deliver(self, update: SentUpdate, raw: bytes) -> bool:
         try:

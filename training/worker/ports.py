@@ -169,6 +169,9 @@ class Rules(Protocol):
     ) -> Settled:
         """Return the exact outcome of a round; payloads in commit order."""
 
+    def payload_bytes(self, state: Any, round_index: int, *, rank: int) -> int:
+        """Return the one length that a payload of a round can have."""
+
     def skip(self, state: Any) -> Settled:
         """Return the outcome of a VOID round: the same state."""
 

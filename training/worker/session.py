@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError, TransactionFailed
+from contracts.bindings.errors import ChainUnreachable, ContractError, DeadlinePassed, RpcError, TransactionFailed
 from contracts.bindings.types import Member, RunInfo, RunState, UpdateFate
 from training.worker.agreement import Agreement
 from training.worker.duties import Duties, Parts, join_run
@@ -50,6 +51,13 @@ RETRY_SECONDS = 0.5
 
 MAX_RESETS_IN_ROW = 5
 """Resets without a settled round in between; one more means that this software cannot follow the run."""
+
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """The worker was asked to stop while it waited for the chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +104,12 @@ def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
 
     Raises a ``WorkerError`` with exit code and next step when it cannot go on.
     """
-    run = _wait_for_chain(parts, stop)
-    journal = open_journal(parts.home, parts.chain.genesis_hash(), run)
+    try:
+        run = _retry(parts, stop, lambda: _read_run(parts))
+        genesis_hash = _retry(parts, stop, parts.chain.genesis_hash)
+    except Interrupted as error:
+        raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+    journal = open_journal(parts.home, genesis_hash, run)
     if run.recipe_digest != parts.rules.recipe_digest:
         raise WrongRecipe(run.recipe_digest, parts.rules.recipe_digest)
     resets, last_version = 0, -1
@@ -122,7 +134,7 @@ def open_journal(home: Path, genesis_hash: bytes, run: RunInfo) -> Journal:
     fresh = JournalContents(genesis_hash=genesis_hash.hex(), run=run.run, recipe_digest=digest)
     try:
         contents = load_journal(home)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, OSError) as error:
         raise WorkerStateDamaged(str(home / "journal.json"), str(error)) from error
     if contents is None:
         return Journal(home, fresh)
@@ -138,20 +150,21 @@ def open_journal(home: Path, genesis_hash: bytes, run: RunInfo) -> Journal:
 def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> tuple[LoopEnd, int, bytes]:
     me = parts.sender.address
     watcher = Watcher(parts.chain, parts.run, me, poll_seconds=parts.poll_seconds)
-    view = _retry_look(parts, watcher, stop)
-    if view is None:
+    try:
+        view = _retry(parts, stop, watcher.look)
+        if compute_rejoin_is_due(view) and view.run.state is not RunState.FINISHED:
+            _retry(parts, stop, lambda: _join(parts, view))
+        engine = _retry(parts, stop, lambda: _load_engine(parts, journal, view))
+        last_sent_round = _retry(parts, stop, lambda: _find_last_sent(parts, journal, view))
+        if engine is not None:
+            state, version = engine.canonical, engine.version
+        else:
+            state, version = _retry(parts, stop, lambda: _restore(parts, view))
+    except Interrupted:
         return LoopEnd.STOPPED, 0, bytes(32)
-    if compute_rejoin_is_due(view) and view.run.state is not RunState.FINISHED:
-        _join(parts, view)
     source = PayloadSource(
-        parts.home / "payloads", parts.payloads, parts.trace, find_own=lambda digest: _find_own(journal, digest)
+        parts.home / "payloads", parts.payloads, parts.trace, find_own=lambda blob: _find_own(journal, blob)
     )
-    engine = _load_engine(parts, journal, view)
-    last_sent_round = _find_last_sent(parts, journal, view)
-    if engine is not None:
-        state, version = engine.canonical, engine.version
-    else:
-        state, version = _restore(parts, view, stop)
     agreement = Agreement(
         chain=parts.chain,
         rules=parts.rules,
@@ -314,7 +327,7 @@ def _find_last_sent(parts: WorkerParts, journal: Journal, view: ChainView) -> in
     return max([journal.contents.last_sent_round, *on_chain])
 
 
-def _restore(parts: WorkerParts, view: ChainView, stop: threading.Event) -> tuple[Any, int]:
+def _restore(parts: WorkerParts, view: ChainView) -> tuple[Any, int]:
     state, version = restore_newest(
         chain=parts.chain, payloads=parts.payloads, rules=parts.rules, trace=parts.trace, run=view.run
     )
@@ -344,10 +357,11 @@ def _advise(error: ContractError, address: str) -> str:
     return advice.get(error.name, "see `trainer run show`")
 
 
-def _find_own(journal: Journal, digest: bytes) -> bytes | None:
-    wanted = digest.hex()
+def _find_own(journal: Journal, blob: bytes) -> bytes | None:
+    """Return an own payload by the blob that our certificate names: never by digest, which anybody can copy."""
+    wanted = blob.hex()
     for update in journal.contents.sent:
-        if update.digest == wanted:
+        if update.blob == wanted:
             try:
                 return journal.load_payload(update)
             except FileNotFoundError:
@@ -355,30 +369,25 @@ def _find_own(journal: Journal, digest: bytes) -> bytes | None:
     return None
 
 
-def _wait_for_chain(parts: WorkerParts, stop: threading.Event) -> RunInfo:
+def _read_run(parts: WorkerParts) -> RunInfo:
+    try:
+        return parts.chain.training.run(parts.run)
+    except ContractError as error:
+        raise WrongRun(error.text, next_step="see `trainer run list`") from error
+
+
+def _retry(parts: WorkerParts, stop: threading.Event, ask: Callable[[], T]) -> T:
+    """Ask until the chain answers; raises ChainSilent at the end of the patience, Interrupted on a stop."""
     deadline = time.monotonic() + parts.patience.chain_seconds
     while True:
         try:
-            return parts.chain.training.run(parts.run)
-        except ContractError as error:
-            raise WrongRun(error.text, next_step="see `trainer run list`") from error
-        except (ChainUnreachable, RpcError) as error:
-            LOG.warning("chain: %s", error)
-            if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
-                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
-
-
-def _retry_look(parts: WorkerParts, watcher: Watcher, stop: threading.Event) -> ChainView | None:
-    deadline = time.monotonic() + parts.patience.chain_seconds
-    while not stop.is_set():
-        try:
-            return watcher.look()
-        except (ChainUnreachable, RpcError) as error:
+            return ask()
+        except (ChainUnreachable, RpcError, DeadlinePassed) as error:
             LOG.warning("chain: %s", error)
             if time.monotonic() > deadline:
                 raise ChainSilent(str(error), next_step="check --chain, then start again") from error
-            stop.wait(RETRY_SECONDS)
-    return None
+            if stop.wait(RETRY_SECONDS):
+                raise Interrupted(str(error)) from error
 
 
 def _summarise(parts: WorkerParts, end: LoopEnd, version: int, root: bytes) -> Summary:

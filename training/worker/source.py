@@ -1,8 +1,9 @@
 """Payloads of a run: own ones from the journal, others from the stores, each checked, each fetched once.
 
-What is cached on disk is named by round and digest and checked again when it is read, so an altered or cut
-file is fetched anew.  A payload whose bytes are certified but are not what its digest says, or whose blob is
-badly encoded, counts as empty bytes: the engine refuses those, and every worker comes to the same verdict.
+An update is a blob and what its member says the blob's digest is.  What counts is what lies behind the blob: so
+everything kept is named by it, and is compared with the digest each time.  A payload that isn't what its digest
+says, whose length isn't the plan's, or whose blob is badly encoded, counts as empty bytes: the engine refuses those,
+and every worker comes to the same verdict, whatever it has seen before.  Equal bytes of two members are one blob.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ RETRY_SECONDS = 1.0
 PARALLEL_FETCHES = 4
 """Payloads fetched at a time."""
 
-MAX_PAYLOAD_BYTES = 1 << 30
-"""A payload that claims more is refused unread; far above any fragment this version trains."""
+DIGEST_BYTES = 32
+"""Of a kept blob's file: the digest of what follows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +45,11 @@ class Fetched:
     """Why, by index."""
 
 
+def find_none(_blob: bytes) -> bytes | None:
+    """Find nothing."""
+    return None
+
+
 class PayloadSource:
     """Fetches and keeps the payloads of one run."""
 
@@ -53,23 +59,26 @@ class PayloadSource:
         payloads: PayloadPort,
         trace: Trace,
         *,
-        find_own: Callable[[bytes], bytes | None] = lambda _digest: None,
+        find_own: Callable[[bytes], bytes | None] = find_none,
     ) -> None:
-        """Cache in ``folder``; ``find_own`` returns an own payload by digest."""
+        """Cache in ``folder``; ``find_own`` returns an own payload by the blob that it was dispersed as."""
         self._folder = folder
         self._payloads = payloads
         self._trace = trace
         self._find_own = find_own
         self._not_before: dict[bytes, float] = {}
+        self._inconsistent: set[bytes] = set()
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL_FETCHES, thread_name_prefix="fetch")
 
-    def fetch(self, round_index: int, updates: Iterable[tuple[int, Update]]) -> Fetched:
-        """Return the payloads of some updates of a round, from wherever they are nearest."""
+    def fetch(self, round_index: int, updates: Iterable[tuple[int, Update]], *, num_bytes: int) -> Fetched:
+        """Return the payloads of some updates of a round, from wherever they are nearest.
+
+        ``num_bytes`` is the one length that the round's plan allows: nothing else is fetched.
+        """
         outcome = Fetched()
         wanted = list(updates)
-        for (index, _), got in zip(
-            wanted, self._pool.map(lambda item: self._fetch_one(round_index, item[1]), wanted), strict=True
-        ):
+        got_all = self._pool.map(lambda item: self._fetch_one(round_index, item[1], num_bytes), wanted)
+        for (index, _), got in zip(wanted, got_all, strict=True):
             if isinstance(got, bytes):
                 outcome.payloads[index] = got
             else:
@@ -89,19 +98,36 @@ class PayloadSource:
         """Stop fetching."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetch_one(self, round_index: int, update: Update) -> bytes | PayloadUnavailable:
-        own = self._find_own(update.digest)
-        if own is not None:
+    def _fetch_one(self, round_index: int, update: Update, num_bytes: int) -> bytes | PayloadUnavailable:
+        """Return what lies behind an update's blob if it is what the digest says, else empty bytes."""
+        if update.size_bytes != num_bytes:
+            LOG.warning(
+                "round %d: payload of %s is refused: %d bytes, expected %d",
+                round_index,
+                update.member,
+                update.size_bytes,
+                num_bytes,
+            )
+            return b""
+        data = self._read_blob(round_index, update)
+        if isinstance(data, bytes) and data and compute_digest(data) != update.digest:
+            LOG.warning("round %d: payload of %s is refused: not what its digest says", round_index, update.member)
+            return b""
+        return data
+
+    def _read_blob(self, round_index: int, update: Update) -> bytes | PayloadUnavailable:
+        """Return the bytes of a blob; empty ones where it is badly encoded."""
+        own = self._find_own(update.blob)
+        if own is not None and len(own) == update.size_bytes:
             return own
-        path = self._folder / f"{round_index}-{update.digest.hex()}"
-        if path.is_file():
-            data = path.read_bytes()
-            if compute_digest(data) == update.digest:
-                return data
+        path = self._folder / f"{round_index}-{update.blob.hex()}"
+        data = _load_kept(path)
+        if data is not None:
+            return data
+        if update.blob in self._inconsistent:
+            return b""
         if time.monotonic() < self._not_before.get(update.blob, 0.0):
             return PayloadUnavailable(update.blob, "was not to be had a moment ago")
-        if update.size_bytes > MAX_PAYLOAD_BYTES:
-            return b""
         try:
             with self._trace.span(EventKind.FETCH, round_index) as span:
                 data = self._payloads.get(update.blob, max_bytes=update.size_bytes)
@@ -111,14 +137,22 @@ class PayloadSource:
             LOG.warning("round %d: payload of %s: %s", round_index, update.member, error.reason)
             return error
         except PayloadInconsistent as error:
+            self._inconsistent.add(update.blob)
             LOG.warning("round %d: payload of %s is refused: %s", round_index, update.member, error.reason)
             return b""
-        if compute_digest(data) != update.digest:
-            LOG.warning("round %d: payload of %s is refused: not what its digest says", round_index, update.member)
-            return b""
         self._folder.mkdir(parents=True, exist_ok=True)
-        save_durable(path, data)
+        save_durable(path, compute_digest(data) + data)
         return data
+
+
+def _load_kept(path: Path) -> bytes | None:
+    """Return a blob that was kept, None where it wasn't or its file was cut or altered: fetch it anew."""
+    try:
+        kept = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, data = kept[:DIGEST_BYTES], kept[DIGEST_BYTES:]
+    return data if compute_digest(data) == digest else None
 
 
 def compute_digest(payload: bytes) -> bytes:
