@@ -198,7 +198,11 @@ def test_nobody_acts_for_another() -> None:
             (run, 0, 0, 1),
             {"owner": "NotEligible", "ann": None, "bob": None, "new": "NotEligible", "eve": "NotEligible"},
         ),
-        ("recordEvaluation", (run, 0, 1), {"owner": "NotMember", "ann": None, "new": None, "eve": "NotMember"}),
+        (
+            "recordEvaluation",
+            (run, 0, 1),
+            {"owner": "NotMember", "ann": None, "new": "NotEligible", "eve": "NotMember"},
+        ),
         ("checkpoint", (run, 0, 0, part), {"owner": "PartAlreadyStored", "ann": "PartAlreadyStored"}),
     ]
     for function, arguments, expected in matrix:

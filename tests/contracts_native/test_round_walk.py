@@ -580,6 +580,10 @@ def test_evaluations_first_one_stays_and_members_only(chain: Chain) -> None:
     with pytest.raises(Reverted) as stranger:
         chain.call("Training", "recordEvaluation", run, 1, 1, sender="eve")
     assert stranger.value.name == "NotMember"
+    for absurd in (0, 100_000_001, 2**64 - 1):
+        with pytest.raises(Reverted) as caught:
+            chain.call("Training", "recordEvaluation", run, 1, absurd, sender="ann")
+        assert caught.value.name == "BadParams"
     with pytest.raises(Reverted) as future:
         chain.call("Training", "recordEvaluation", run, 2, 1, sender="ann")
     assert future.value.name == "UnknownVersion"

@@ -8,12 +8,15 @@ from chain.core.abi.refusal import Refusal
 from chain.core.contracts.storage.keys import get_tiers
 from chain.core.rounds.book import TRAINING, RunBook, get_num_runs, save_new_run
 from chain.core.rounds.checkpoints import open_checkpoint
-from chain.core.rounds.membership import is_present
+from chain.core.rounds.membership import is_eligible, is_present
 from chain.core.rounds.params import check_change, check_params
 from chain.core.rounds.records import NO_ROOT, Evaluation, Run, RunParams, RunState
 from chain.core.rounds.settling import set_run_state
 from chain.core.turn import Turn
 from chain.core.types import Address, Root
+
+MAX_LOSS_MICRO = 100_000_000
+"""Micronats: 100 nats a token, nine times what guessing among 100,000 tokens costs."""
 
 MAX_RECIPE_BYTES = 65_536
 """A recipe is a page of TOML; this is a thousand times one line."""
@@ -86,9 +89,14 @@ def process_resume(book: RunBook, sender: Address) -> None:
 
 
 def process_evaluation(book: RunBook, sender: Address, version: int, loss_micro: int) -> None:
-    """Record a held-out loss; the first one of a version stays."""
-    if not is_present(book.get_member(sender)):
+    """Record a held-out loss: a member's word, by one who holds the state; the first one of a version stays."""
+    member = book.get_member(sender)
+    if not is_present(member):
         raise Refusal("NotMember", book.run.run, sender)
+    if not is_eligible(member):
+        raise Refusal("NotEligible", version, sender)
+    if not 0 < loss_micro <= MAX_LOSS_MICRO:
+        raise Refusal("BadParams", "lossMicro", 1, MAX_LOSS_MICRO, loss_micro)
     root = book.get_root(version)
     if root is None:
         raise Refusal("UnknownVersion", book.run.run, version)
