@@ -32,7 +32,7 @@ from localnet.core.errors import (
     Stopped,
     StrangerAnswers,
 )
-from localnet.devnet import Devnet, find_running, hold_home, reset_home
+from localnet.devnet import Devnet, find_running, hold_home, make_home, reset_home
 from localnet.hints import home_option, shorten
 from localnet.identity import check_is_ours
 from localnet.process import end_processes, get_family, is_alive, read_tail, start_child, stop_by_id, stop_children
@@ -234,7 +234,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
     if is_reset:
         reset_home(home)
     log = home / "localnet.log"
-    home.mkdir(parents=True, exist_ok=True)
+    make_home(home)
     command = [sys.executable, "-m", "localnet.cli", "up", "--home", str(home), "--storage", str(config.num_storage)]
     command += ["--validators", str(config.num_validators), "--host", config.host, "--advertise", config.advertise]
     command += ["--rpc-port", str(config.rpc_port), "--capacity", config.capacity]

@@ -32,6 +32,7 @@ from localnet.core.config import (
 from localnet.core.errors import (
     ChildExited,
     DevnetAlreadyUp,
+    HomeNotUsable,
     LocalnetError,
     NotReadyInTime,
     PortTaken,
@@ -62,11 +63,22 @@ Say = Callable[[str], None]
 """Where progress goes, a line at a time."""
 
 
+def make_home(home: Path) -> None:
+    """Make the folder; raises HomeNotUsable."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HomeNotUsable(str(home), error.strerror or str(error)) from error
+
+
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
-    """Own a home while the block runs; raises DevnetAlreadyUp when another supervisor owns it."""
-    home.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    """Own a home while the block runs; raises DevnetAlreadyUp when another supervisor owns it, HomeNotUsable."""
+    make_home(home)
+    try:
+        descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise HomeNotUsable(str(home), error.strerror or str(error)) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

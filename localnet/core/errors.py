@@ -133,6 +133,15 @@ class BadDevnetRecord(LocalnetError):
         self.path = path
 
 
+class HomeNotUsable(LocalnetError):
+    """The home can't be made or written."""
+
+    def __init__(self, path: str, why: str) -> None:
+        """Keep the path and the reason."""
+        super().__init__(f"{path} can be no home: {why}; next: give another --home, a folder that you may write to")
+        self.path = path
+
+
 class StepFailed(LocalnetError):
     """A step of the demo failed."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -122,3 +123,14 @@ def test_cli_loads_without_torch() -> None:
 
     script = "import localnet.cli, sys; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+def test_home_that_cannot_be_made_is_an_error_with_a_next_step(tmp_path: Path, detach: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, "-m", "localnet.cli", "up", "--home", str(tmp_path / "file" / "x"), *detach]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "can be no home: Not a directory" in done.stderr
+    assert "give another --home" in done.stderr
+    assert "Traceback" not in done.stderr
