@@ -16,7 +16,10 @@ def describe_failure(error: BaseException) -> str:
     >>> describe_failure(ValueError("--tokens is 0, expected more; next: name an amount"))
     'error: --tokens is 0, expected more\\nnext:  name an amount'
     """
-    what, _, step = str(error).partition(SEPARATOR)
+    text = str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
+    what, _, step = text.partition(SEPARATOR)
     step = getattr(error, "next_step", "") or step
     what = what or "stopped"
     return f"error: {what}" + (f"\nnext:  {step}" if step else "")

@@ -31,3 +31,4 @@ def test_amounts_have_six_digits_and_a_unit(wei: int, text: str) -> None:
 def test_failures_are_one_line_or_two_without_a_class_name() -> None:
     assert describe_failure(ValueError("4, expected 5")) == "error: 4, expected 5"
     assert describe_failure(ValueError("4, expected 5; next: wait")) == "error: 4, expected 5\nnext:  wait"
+    assert describe_failure(FileNotFoundError(2, "No such file", "book.txt")) == "error: book.txt: No such file"
