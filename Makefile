@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast format bench bench-da bench-training clean distclean
+.PHONY: help setup demo test test-fast test-gpu format bench bench-da bench-training clean distclean
 
 # The first Python 3.11 or newer; `make PYTHON=/path/to/python` overrides.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -23,6 +23,7 @@ help:
 	@echo "                 KEEP=1 leaves the devnet up afterwards; DATA=file trains on your own text"
 	@echo "make test        the gate: format, lint, types, layers, generated files, all tests"
 	@echo "make test-fast   only the tests that start no processes"
+	@echo "make test-gpu    the CPU's roots bit for bit on CUDA; skips, naming what is missing, where there is none"
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
 	@echo "make bench-training  quality, bytes and speed of training schemes side by side; FULL=1 for all of them"
 	@echo "make bench-da    only data availability: coding, dispersal and reading over four real nodes"
@@ -47,6 +48,9 @@ test: setup
 
 test-fast: setup
 	@$(BIN)/pytest -q -m "not integration and not slow" $(TESTS)
+
+test-gpu: setup
+	@$(BIN)/pytest -q -m gpu tests/training
 
 format: setup
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

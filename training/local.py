@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -272,14 +273,25 @@ class LocalWorker:
 
         Raises `WorkerStateMissingError`, `WorkerStateDamagedError` or `WorkerStateForeignError`.
         """
+        canonical, version, tensors, about = cls.read_saved(path, recipe, member)
+        worker = cls(recipe, canonical, version, member, device, corpus=corpus)
+        worker._restore(tensors, about)
+        return worker
+
+    @staticmethod
+    def read_saved(
+        path: Path, recipe: Recipe, member: bytes
+    ) -> tuple[CanonicalState, int, dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the agreed state, its version, all tensors and the other numbers of a saved worker.
+
+        Raises `WorkerStateMissingError`, `WorkerStateDamagedError` or `WorkerStateForeignError`.
+        """
         tensors = read_worker_file(path)
-        about = json.loads(bytes(tensors["about"].numpy()))
+        about: dict[str, Any] = json.loads(bytes(tensors["about"].numpy()))
         for field, expected in (("recipe", compute_fingerprint(recipe).hex()), ("member", member.hex())):
             if about[field] != expected:
                 raise WorkerStateForeignError(str(path), field, expected, about[field])
-        worker = cls(recipe, _read_canonical(tensors, about), about["version"], member, device, corpus=corpus)
-        worker._restore(tensors, about)
-        return worker
+        return _read_canonical(tensors, about), about["version"], tensors, about
 
     def digest(self) -> bytes:
         """Return the hash of the whole worker state, 32 bytes."""

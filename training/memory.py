@@ -7,6 +7,7 @@ paper, the same bytes.  Anchor, momentum, error feedback and what is in flight s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -77,3 +78,26 @@ def check_device(needs: Needs, device: str, free_bytes: int, num_stages: int = 1
     needed = needs.inner_bytes * num_stages + needs.outer_bytes if is_cpu else needs.inner_bytes
     if needed > free_bytes:
         raise MemoryShortError(device, needed, free_bytes)
+
+
+STATE_BYTES = 48
+"""A parameter in a saved worker state: float32 weight and moments, theta, u, offset, residual and what is in flight."""
+
+KEPT_STATES = 3
+"""The newest, the one before, and the one being written."""
+
+
+def compute_disk_bytes(needs: Needs) -> int:
+    """Return what a worker's home may come to hold."""
+    return KEPT_STATES * STATE_BYTES * needs.num_parameters
+
+
+def describe_short_disk(needs: Needs, folder: Path, free_bytes: int) -> str | None:
+    """Return a warning where a worker's states will not fit its folder, else None (CASES 24)."""
+    needed = compute_disk_bytes(needs)
+    if free_bytes >= needed:
+        return None
+    return (
+        f"{folder} has {free_bytes / 1e9:.2f} GB free, a worker of this size may need {needed / 1e9:.2f} GB; "
+        "free some, or give another --home: without room it trains on, and a crash costs what was not saved"
+    )

@@ -43,6 +43,13 @@ def join(
     data: DataOption = None,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to torch.")] = 0,
     device: DeviceOption = "auto",
+    stages: Annotated[
+        int, typer.Option(min=1, help="Processes that the layers are spread over; GPU i for stage i.")
+    ] = 1,
+    micro_batches: Annotated[int, typer.Option(min=0, help="With --stages: parts of a batch; 0: chosen.")] = 0,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The run's tokenizer.json, where its recipe names one.")
+    ] = None,
     evaluate_every: Annotated[int, typer.Option(min=0, help="Rounds between recorded held-out losses; 0: never.")] = 4,
     patience: Annotated[float, typer.Option(min=1, help="Seconds without the chain before giving up.")] = 3600.0,
     idle: Annotated[float, typer.Option(min=1, help="Seconds without a round for us before giving up.")] = 86_400.0,
@@ -65,6 +72,9 @@ def join(
             device=device,
             evaluation_interval=evaluate_every,
             patience=Patience(chain_seconds=patience, idle_seconds=idle),
+            tokenizer_file=tokenizer,
+            num_stages=stages,
+            num_micro_batches=micro_batches,
         ),
         stop,
     )

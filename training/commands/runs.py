@@ -120,12 +120,16 @@ def create(
     allow: Annotated[list[str] | None, typer.Option(help="Only these addresses may join; may be repeated.")] = None,
     allow_listed: Annotated[bool, typer.Option("--allow-listed", help="Only allowed addresses may join.")] = False,
     block_seconds: Annotated[float | None, typer.Option(min=0.01, help="Time of a block; default: measured.")] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Begin from these safetensors; for a recipe made with `trainer recipe --weights`."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a run from a recipe, store its genesis and print its number."""
     # What computes takes seconds to load: only here, so that the other commands answer at once.
     from da.blocking import BlobClient
-    from training.core.canonical import create_genesis
+    from training.models.start import create_first_state
     from training.worker.duties import HOT_TIER
     from training.worker.stores import CommitteeStores
 
@@ -167,7 +171,7 @@ def create(
         min_lease_blocks=min_lease,
     )
     _check_balance(client, sender.address, escrow_wei)
-    genesis = create_genesis(recipe)
+    genesis = create_first_state(recipe, weights)
     blobs = BlobClient()
     try:
         with Progress(console=STDERR, transient=True) as progress:

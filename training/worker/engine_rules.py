@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,46 @@ from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
+from training.group.worker import GroupConfig, PipelineWorker
 from training.local import LocalWorker
+from training.memory import check_device, compute_needs, describe_needs, read_free_bytes
 from training.worker.errors import Fatal, StateUnavailable, WorkerStateDamaged
+
+LOG = logging.getLogger("trainer")
 
 
 class EngineRules:
     """What follows from a recipe, for one member on one device."""
 
-    def __init__(self, recipe_text: str, *, member: bytes, device: str, data_file: Path | None) -> None:
-        """Parse the recipe and read the text."""
+    def __init__(
+        self,
+        recipe_text: str,
+        *,
+        member: bytes,
+        device: str,
+        data_file: Path | None,
+        tokenizer_file: Path | None = None,
+        group: GroupConfig | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
+        """Parse the recipe, see that the model fits the device, and read the text.
+
+        With ``group`` the engine is a pipeline of processes; ``on_death`` hears when one of them ends unasked.
+        """
         self.recipe: Recipe = parse_recipe(recipe_text)
         self._digest = compute_recipe_digest(recipe_text)
         self._member = member
         self._device = choose_device(device)
-        self._corpus: Corpus = load_corpus(self.recipe.data, data_file)
+        self._group = group
+        self._on_death = on_death
+        self._pipeline: PipelineWorker | None = None
+        num_stages = 1 if group is None else group.num_stages
+        needs = compute_needs(self.recipe, num_stages=num_stages)
+        LOG.info("%s", describe_needs(needs, self._device))
+        check_device(needs, self._device, read_free_bytes(self._device), num_stages)
+        self._corpus: Corpus = load_corpus(
+            self.recipe.data, data_file, tokenizer_file=tokenizer_file, vocabulary=self.recipe.model.vocabulary
+        )
         self._evaluating = threading.Lock()
 
     @property
@@ -84,14 +111,50 @@ class EngineRules:
 
     def create_engine(self, state: Any, version: int) -> LocalWorker:
         """Return a worker that starts fresh from an agreed state."""
-        return LocalWorker(self.recipe, state, version, self._member, self._device, corpus=self._corpus)
+        if self._group is None:
+            return LocalWorker(self.recipe, state, version, self._member, self._device, corpus=self._corpus)
+        self.close()
+        self._pipeline = PipelineWorker(
+            self.recipe,
+            state,
+            version,
+            self._member,
+            self._device,
+            corpus=self._corpus,
+            group=self._group,
+            on_death=self._on_death,
+        )
+        return self._pipeline
 
     def load_engine(self, path: Path) -> LocalWorker:
-        """Return a worker as saved."""
+        """Return a worker as saved, by a group of any shape or by one process."""
         try:
-            return LocalWorker.load(path, self.recipe, self._member, self._device, corpus=self._corpus)
+            if self._group is None:
+                return LocalWorker.load(path, self.recipe, self._member, self._device, corpus=self._corpus)
+            self.close()
+            self._pipeline = PipelineWorker.load(
+                path,
+                self.recipe,
+                self._member,
+                self._device,
+                corpus=self._corpus,
+                group=self._group,
+                on_death=self._on_death,
+            )
+            return self._pipeline
         except WorkerStateError as error:
             raise WorkerStateDamaged(str(path), str(error)) from error
+
+    def check(self) -> None:
+        """Raise `StageDiedError` where a process of the group has ended unasked."""
+        if self._pipeline is not None:
+            self._pipeline.check()
+
+    def close(self) -> None:
+        """End the group's processes, if there are any; idempotent."""
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
 
 
 def choose_device(wanted: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from contracts.bindings.sender import Sender
 from contracts.bindings.types import MemberState, RunInfo, RunState
 from da.blocking import BlobClient
 from training.core.recipe import compute_recipe_digest
+from training.group.worker import GroupConfig
+from training.memory import compute_needs, describe_short_disk
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import ChainSilent, Fatal, NotAllowedHere, NotFunded, WrongRecipe, WrongRun
 from training.worker.loop import Patience
@@ -67,6 +70,12 @@ class JoinConfig:
     """Versions between two recorded held-out losses, 0 for never."""
     patience: Patience
     """When to give up."""
+    tokenizer_file: Path | None = None
+    """The run's tokenizer.json, where the recipe names one."""
+    num_stages: int = 1
+    """Processes that the layers are spread over."""
+    num_micro_batches: int = 0
+    """Of a step with stages; 0: chosen."""
 
 
 def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
@@ -83,7 +92,9 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
         try:
             run = _read_run(client, config, stop)
             _check_may_join(client, config, run, address, stop)
-            rules = _create_rules(client, config, run, address)
+            rules = _create_rules(client, config, run, address, stop)
+            if short := describe_short_disk(compute_needs(rules.recipe), home, shutil.disk_usage(home).free):
+                LOG.warning("%s", short)
             LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
             parts = WorkerParts(
                 chain=client,
@@ -97,7 +108,12 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
                 evaluation_interval=config.evaluation_interval,
                 pace=pace,
             )
-            return run_worker(parts, stop)
+            try:
+                summary = run_worker(parts, stop)
+                rules.check()
+                return summary
+            finally:
+                rules.close()
         finally:
             trace.close()
             blobs.close()
@@ -141,12 +157,29 @@ def _read_run(client: ChainClient, config: JoinConfig, stop: threading.Event) ->
     return run
 
 
-def _create_rules(client: ChainClient, config: JoinConfig, run: RunInfo, address: str) -> EngineRules:
+def _create_rules(
+    client: ChainClient, config: JoinConfig, run: RunInfo, address: str, stop: threading.Event
+) -> EngineRules:
     text = client.training.recipe(config.run).decode("utf-8", errors="replace")
     digest = compute_recipe_digest(text)
     if digest != run.recipe_digest:
         raise WrongRecipe(run.recipe_digest, digest)
-    return EngineRules(text, member=bytes.fromhex(address[2:]), device=config.device, data_file=config.data_file)
+    group = None
+    if config.num_stages > 1:
+        group = GroupConfig(
+            num_stages=config.num_stages,
+            num_micro_batches=config.num_micro_batches,
+            num_threads=config.num_threads,
+        )
+    return EngineRules(
+        text,
+        member=bytes.fromhex(address[2:]),
+        device=config.device,
+        data_file=config.data_file,
+        tokenizer_file=config.tokenizer_file,
+        group=group,
+        on_death=stop.set,
+    )
 
 
 def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, address: str, stop: threading.Event) -> None:

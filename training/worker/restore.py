@@ -42,7 +42,16 @@ def restore_newest(
             reasons.append(error.message)
     state = rules.create_genesis()
     if state.root() != run.genesis_root:
-        raise GenesisMismatch(run.genesis_root, state.root())
+        # The recipe may begin from weights that only the stores have (`trainer run create --weights`).
+        try:
+            stored, _ = restore_version(
+                chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=0
+            )
+        except StateUnavailable as error:
+            raise GenesisMismatch(run.genesis_root, state.root()) from error
+        if stored.root() != run.genesis_root:
+            raise GenesisMismatch(run.genesis_root, stored.root())
+        state = stored
     if reasons:
         LOG.warning("starting from genesis: no certified checkpoint could be restored")
     return state, 0

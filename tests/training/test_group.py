@@ -1,0 +1,263 @@
+"""A worker of several processes against one of a single process: the same bits, whatever the stages (CASES 20)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from training.core.canonical import create_genesis
+from training.core.errors import NonFiniteUpdateError, RecipeValueError, StageCountError, StageDiedError
+from training.core.layout import build_layout
+from training.core.recipe import CodecKind, ModelKind, Recipe
+from training.core.schedule import plan_steps
+from training.core.settle import Settlement, settle
+from training.data.corpus import Corpus
+from training.group.accumulating import AccumulatingLoop
+from training.group.cutting import TIED, plan_stages
+from training.group.worker import GroupConfig, PipelineWorker, choose_micro_batches
+from training.inner import InnerLoop
+from training.local import LocalWorker
+
+MEMBERS = (b"\x01" * 20, b"\x02" * 20)
+NUM_MICRO_BATCHES = 4
+
+
+@pytest.fixture(scope="module")
+def recipe(make_recipe) -> Recipe:  # type: ignore[no-untyped-def]
+    base = make_recipe(CodecKind.LOW_RANK_2BIT, fragments=2, overlap=1, num_rounds=4)
+    return replace(
+        base,
+        model=replace(base.model, num_layers=3),
+        inner=replace(base.inner, batch_size=4, clip_norm=0.5),
+        rounds=replace(base.rounds, local_steps=4),
+    )
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process still runs; one that nobody has reaped does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def create_reference(recipe: Recipe, corpus: Corpus, member: bytes) -> LocalWorker:
+    """Return a worker of one process that adds up the same micro-batches."""
+    loop = AccumulatingLoop(recipe, torch.device("cpu"), NUM_MICRO_BATCHES)
+    return LocalWorker(recipe, create_genesis(recipe), 0, member, corpus=corpus, inner=loop)
+
+
+def create_pipeline(recipe: Recipe, corpus: Corpus, member: bytes, num_stages: int, schedule: str) -> PipelineWorker:
+    group = GroupConfig(
+        num_stages=num_stages,
+        num_micro_batches=NUM_MICRO_BATCHES,
+        schedule=schedule,
+        num_threads=1,
+        timeout_seconds=60.0,
+    )
+    return PipelineWorker(recipe, create_genesis(recipe), 0, member, corpus=corpus, group=group)
+
+
+def run_rounds(
+    recipe: Recipe, workers: list[LocalWorker], rounds: range, settled: list[Settlement]
+) -> list[tuple[bytes, ...]]:
+    """Run rounds as the simulator does; return every worker's payloads by round."""
+    payloads = []
+    for round_index in rounds:
+        for worker in workers:
+            while worker.version < round_index - recipe.rounds.overlap:
+                worker.apply(settled[worker.version], worker.version, worker.version in worker.in_flight)
+            steps = plan_steps(recipe.rounds, round_index, recipe.rounds.local_steps)
+            worker.train(round_index, steps, participants=MEMBERS)
+        sent = tuple(worker.send(round_index, rank=4) for worker in workers)
+        state = settled[-1].state if settled else create_genesis(recipe)
+        settled.append(settle(recipe, state, round_index, sent, rank=4, local_steps=recipe.rounds.local_steps))
+        payloads.append(sent)
+    return payloads
+
+
+def test_stages_cut_every_tensor_once(recipe: Recipe) -> None:
+    names = sorted(tensor.name for tensor in build_layout(recipe).tensors)
+    for num_stages in (1, 2, 3):
+        stages = plan_stages(recipe, num_stages)
+        assert sorted(name for stage in stages for name in stage) == names
+        assert TIED in stages[0]
+        assert all(stages)
+    with pytest.raises(StageCountError, match=r"1 to model\.num_layers = 3"):
+        plan_stages(recipe, 4)
+    hugging_face = replace(recipe.model, kind=ModelKind.HUGGING_FACE, config="{}", tensors="a 2x2 ones")
+    with pytest.raises(StageCountError, match=r"gpt"):
+        plan_stages(replace(recipe, model=hugging_face), 2)
+
+
+def test_micro_batches_divide_the_batch() -> None:
+    assert choose_micro_batches(8, 2, 0) == 4
+    assert choose_micro_batches(6, 2, 0) == 3
+    with pytest.raises(RecipeValueError, match=r"multiple of the 3"):
+        choose_micro_batches(8, 2, 3)
+
+
+def test_reference_is_the_ordinary_loop(recipe: Recipe, corpus: Corpus) -> None:
+    """With one micro-batch the order of sums is the ordinary one: the same step, but for the last bit of the norm."""
+    ordinary, reference = InnerLoop(recipe, torch.device("cpu")), AccumulatingLoop(recipe, torch.device("cpu"), 1)
+    torch.manual_seed(3)
+    values = {name: 0.1 * torch.randn_like(weight) for name, weight in ordinary.weights.items()}
+    samples = torch.randint(0, 256, (4, recipe.model.context + 1))
+    losses = []
+    for loop in (ordinary, reference):
+        loop.set_weights(values)
+        losses.append([loop.step(samples, 0.01) for _ in range(3)])
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-6, atol=0)
+    for name, weight in ordinary.weights.items():
+        torch.testing.assert_close(weight, reference.weights[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("num_stages", "schedule"), [(2, "gpipe"), (3, "1f1b")])
+def test_pipeline_is_bitwise_one_process(
+    recipe: Recipe, corpus: Corpus, tmp_path: Path, num_stages: int, schedule: str
+) -> None:
+    """Payloads, roots, losses and whole worker states are equal bits, over sends, refusals and other shapes."""
+    pipeline = create_pipeline(recipe, corpus, MEMBERS[0], num_stages, schedule)
+    try:
+        settled: list[Settlement] = []
+        expected: list[Settlement] = []
+        reference, other = (create_reference(recipe, corpus, MEMBERS[0]), create_reference(recipe, corpus, MEMBERS[1]))
+        again = create_reference(recipe, corpus, MEMBERS[1])
+        assert pipeline.digest() == reference.digest()
+        got = run_rounds(recipe, [pipeline, other], range(3), settled)
+        assert got == run_rounds(recipe, [reference, again], range(3), expected)
+        assert [each.state.root() for each in settled] == [each.state.root() for each in expected]
+        assert len({each.state.root() for each in settled}) == 3
+        assert pipeline.digest() == reference.digest()
+        assert pipeline.evaluate(settled[-1].state) == reference.evaluate(expected[-1].state)
+        for worker in (pipeline, reference):
+            worker.return_unaccepted(2)
+            worker.adopt(2, got[2][1], rank=4)
+        assert pipeline.digest() == reference.digest()
+        pipeline.save(tmp_path / "state")
+        loaded = LocalWorker.load(tmp_path / "state", recipe, MEMBERS[0], corpus=corpus)
+        assert loaded.digest() == reference.digest()
+    finally:
+        pipeline.close()
+    assert not any(is_running(pid) for pid in pipeline.pids)
+
+
+@pytest.mark.integration
+def test_pipeline_goes_on_where_one_process_stopped(recipe: Recipe, corpus: Corpus, tmp_path: Path) -> None:
+    """A state saved by one process, loaded over two stages, trains on bit for bit; what isn't finite is never sent."""
+    settled: list[Settlement] = []
+    workers = [create_reference(recipe, corpus, member) for member in MEMBERS]
+    run_rounds(recipe, list(workers), range(2), settled)
+    workers[0].save(tmp_path / "state")
+    group = GroupConfig(num_stages=2, num_micro_batches=NUM_MICRO_BATCHES, num_threads=1, timeout_seconds=60.0)
+    pipeline = PipelineWorker.load(tmp_path / "state", recipe, MEMBERS[0], corpus=corpus, group=group)
+    try:
+        assert pipeline.digest() == workers[0].digest()
+        for worker in (pipeline, workers[0]):
+            worker.apply(settled[0], 0, True)
+            worker.train(2, 2, participants=MEMBERS)
+        assert pipeline.digest() == workers[0].digest()
+        last = sorted(plan_stages(recipe, 2)[1])[0]
+        tensors = pipeline._to_tensors()
+        about = json.loads(bytes(tensors["about"].numpy()))
+        tensors[f"weights/{last}"] = torch.full_like(tensors[f"weights/{last}"], float("nan"))
+        pipeline._restore(tensors, about)
+        fragment = build_layout(recipe).tensor(last).fragment
+        with pytest.raises(NonFiniteUpdateError):
+            pipeline.send(2 + (fragment - 2) % 2, rank=4)
+        assert pipeline.train(3, 1, participants=MEMBERS).skipped == 1
+    finally:
+        pipeline.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_death_of_a_stage_ends_all(recipe: Recipe, corpus: Corpus, number: signal.Signals) -> None:
+    """Kill one child, in the middle of training: the others are gone and the parent knows within ten seconds."""
+    told = threading.Event()
+    group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
+    worker = PipelineWorker(
+        recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_death=told.set
+    )
+    try:
+        killed = threading.Timer(0.2, os.kill, (worker.pids[1], number))
+        killed.start()
+        started = time.monotonic()
+        with pytest.raises(StageDiedError, match=r"stage [01] \(pid \d+\)"):
+            worker.train(0, 100_000)
+        assert time.monotonic() - started < 10
+        assert told.wait(5)
+        with pytest.raises(StageDiedError):
+            worker.check()
+    finally:
+        worker.close()
+    assert not any(is_running(pid) for pid in worker.pids)
+
+
+@pytest.fixture
+def parent(recipe: Recipe, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process of its own that has a pipeline worker and trains for ever."""
+    from training.recipes.writing import write_recipe
+
+    (tmp_path / "recipe.toml").write_text(write_recipe(recipe))
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            from pathlib import Path
+            from training.core.canonical import create_genesis
+            from training.core.recipe import parse_recipe
+            from training.data.corpus import split_blocks
+            from training.group.worker import GroupConfig, PipelineWorker
+
+            if __name__ == "__main__":
+                recipe = parse_recipe(Path(sys.argv[1]).read_text())
+                corpus = split_blocks(bytes(range(256)) * 1000, 1000)
+                group = GroupConfig(num_stages=2, num_threads=1)
+                worker = PipelineWorker(recipe, create_genesis(recipe), 0, b"m" * 20, corpus=corpus, group=group)
+                print(*worker.pids, flush=True)
+                worker.train(0, 1_000_000)
+            """
+        )
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "recipe.toml")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    children = [int(pid) for pid in process.stdout.readline().split()]
+    try:
+        yield process, children
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        for pid in children:
+            if is_running(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.integration
+def test_no_orphan_when_the_parent_is_killed(parent: tuple[subprocess.Popen[str], list[int]]) -> None:
+    process, children = parent
+    assert len(children) == 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 10
+    while any(is_running(pid) for pid in children):
+        assert time.monotonic() < deadline, "a stage outlived its parent"
+        time.sleep(0.05)

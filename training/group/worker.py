@@ -1,0 +1,266 @@
+"""A worker of several stages behind the surface of `LocalWorker` (SPEC, *Groups*).
+
+The parent keeps the agreed state as every member must, the text and the payloads' bytes; weights, optimizers and
+error feedback are with the stages.  Its worker state is the same file, bit for bit, as one process writes that adds
+up the same micro-batches: a worker may stop with three stages and go on with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.core.canonical import CanonicalState, check_root
+from training.core.errors import RecipeValueError, UnknownUpdateError, VersionMismatchError
+from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
+from training.core.recipe import Recipe
+from training.core.settle import Settlement
+from training.data.corpus import Corpus, check_size
+from training.group.cutting import plan_stages
+from training.group.processes import StageProcesses
+from training.group.stage import StageConfig
+from training.local import InFlight, LocalWorker
+
+STAGE_TIMEOUT_SECONDS = 600.0
+"""For one order to all stages: an inner step of a large model, or the compression of a fragment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """The shape of a worker."""
+
+    num_stages: int
+    """M, from 2 to the layers."""
+    num_micro_batches: int = 0
+    """Of one step; 0: the largest divisor of the batch up to twice the stages, which keeps them all busy."""
+    schedule: str = "1f1b"
+    """1f1b or gpipe: the same numbers, other memory."""
+    num_threads: int = 0
+    """CPU threads of each stage, 0 for torch's choice."""
+    timeout_seconds: float = STAGE_TIMEOUT_SECONDS
+    """Longest a stage may take for one order."""
+
+
+def choose_micro_batches(batch_size: int, num_stages: int, wanted: int) -> int:
+    """Return how many micro-batches a step has. Raises `RecipeValueError` where they don't divide the batch.
+
+    >>> choose_micro_batches(8, 3, 0)
+    4
+    """
+    if wanted == 0:
+        return max(count for count in range(1, min(batch_size, 2 * num_stages) + 1) if batch_size % count == 0)
+    if wanted < 1 or batch_size % wanted:
+        raise RecipeValueError("inner.batch_size", batch_size, f"a multiple of the {wanted} micro-batches")
+    return wanted
+
+
+class PipelineWorker(LocalWorker):
+    """One worker, its layers over several processes."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        canonical: CanonicalState,
+        version: int,
+        member: bytes,
+        device: str | torch.device = "cpu",
+        *,
+        corpus: Corpus,
+        group: GroupConfig,
+        agreed_root: bytes | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the stages at ``version`` of the agreed state; on CUDA, stage i takes device i.
+
+        Raises what `LocalWorker` raises, `StageCountError` and `RecipeValueError`.
+        """
+        if agreed_root is not None:
+            check_root(canonical, agreed_root, f"the state at version {version}")
+        check_size(corpus, recipe.model.context)
+        self._recipe, self._canonical, self._version = recipe, canonical, version
+        self._member, self._corpus = member, corpus
+        self._in_flight: dict[int, InFlight] = {}
+        self._data_round, self._data_steps, self._num_members = -1, 0, 1
+        self._spectra = {}
+        self._stages = plan_stages(recipe, group.num_stages)
+        num_micro_batches = choose_micro_batches(recipe.inner.batch_size, group.num_stages, group.num_micro_batches)
+        kind = torch.device(device).type
+        configs = [
+            StageConfig(
+                recipe=recipe,
+                member=member,
+                stage=stage,
+                num_stages=group.num_stages,
+                num_micro_batches=num_micro_batches,
+                schedule=group.schedule,
+                device=f"cuda:{stage}" if kind == "cuda" else kind,
+                num_threads=group.num_threads,
+                rendezvous=Path(),
+                timeout_seconds=group.timeout_seconds,
+            )
+            for stage in range(group.num_stages)
+        ]
+        self._processes = StageProcesses(configs, on_death)
+        self._inner = _PipelineLoop(self._processes, torch.device(configs[0].device))  # type: ignore[assignment]
+        try:
+            self._ask("start", [(self._part(names, names), version) for names in self._stages])
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return the stages' process ids."""
+        return self._processes.pids
+
+    def close(self) -> None:
+        """End the stages; idempotent."""
+        self._processes.close()
+
+    def check(self) -> None:
+        """Raise `StageDiedError` where a stage has ended unasked."""
+        self._processes.check()
+
+    def send(self, round_index: int, *, rank: int) -> bytes:
+        """Let each stage compress its tensors of the fragment, and join the parts; see `LocalWorker.send`.
+
+        All stages are asked first whether they can: none has changed where one cannot.
+        """
+        if round_index in self._in_flight:
+            return self._in_flight[round_index].payload
+        self._ask("check", [(round_index, rank)] * len(self._stages))
+        answers = self._ask("send_part", [(round_index, rank, self._num_members)] * len(self._stages))
+        payload = _join([part for part, _ in answers], self._plan(round_index, rank), self._stages)
+        for _, spectra in answers:
+            self._spectra |= spectra
+        self._in_flight[round_index] = InFlight(payload=payload, units={}, num_members=self._num_members)
+        return payload
+
+    def apply(self, settlement: Settlement, round_index: int, own_accepted: bool | None) -> None:
+        """Move to version ``round_index + 1`` on all stages; see `LocalWorker.apply`."""
+        if round_index != self._version:
+            raise VersionMismatchError(self._version, round_index)
+        if own_accepted and round_index not in self._in_flight:
+            raise UnknownUpdateError(round_index, self.in_flight)
+        before, self._canonical = self._canonical, settlement.state
+        moved = {name for name, theta in settlement.state.theta.items() if theta is not before.theta[name]}
+        moved |= {name for name, momentum in settlement.state.momentum.items() if momentum is not before.momentum[name]}
+        parts = [self._part(names, moved & set(names)) for names in self._stages]
+        self._ask("apply_part", [(part, round_index, own_accepted) for part in parts])
+        self._version = round_index + 1
+        self._in_flight.pop(round_index, None)
+
+    def return_unaccepted(self, round_index: int) -> None:
+        """Take an update that will not count back into error feedback, on all stages. Idempotent."""
+        if self._in_flight.pop(round_index, None) is not None:
+            self._ask("return_unaccepted", [(round_index,)] * len(self._stages))
+
+    def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
+        """Hold a payload found on the chain as in flight; see `LocalWorker.adopt`."""
+        plan = self._plan(round_index, rank)
+        decode_payload(payload, plan)
+        parts = _cut(payload, plan, self._stages)
+        self._ask("adopt_part", [(round_index, part, rank) for part in parts])
+        self._in_flight[round_index] = InFlight(payload=payload, units={}, num_members=self._num_members)
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls,
+        path: Path,
+        recipe: Recipe,
+        member: bytes,
+        device: str | torch.device = "cpu",
+        *,
+        corpus: Corpus,
+        group: GroupConfig,
+        on_death: Callable[[], None] | None = None,
+    ) -> PipelineWorker:
+        """Restore what any shape of worker saved; see `LocalWorker.load`."""
+        canonical, version, tensors, about = cls.read_saved(path, recipe, member)
+        worker = cls(recipe, canonical, version, member, device, corpus=corpus, group=group, on_death=on_death)
+        try:
+            worker._restore(tensors, about)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def _ask(self, order: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return self._processes.ask(order, arguments)
+
+    def _part(self, names: Iterable[str], moved: Iterable[str]) -> CanonicalState:
+        """Return the agreed state as one stage keeps it: all small numbers, the tensors ``moved``."""
+        state = self._canonical
+        moved = sorted(moved)
+        return replace(
+            state,
+            theta={name: state.theta[name] for name in moved},
+            momentum={name: state.momentum[name] for name in moved},
+            fraction_bits={name: state.fraction_bits[name] for name in names},
+            entry_cache={},
+        )
+
+    def _to_tensors(self) -> dict[str, torch.Tensor]:
+        """Return everything this worker is, as `LocalWorker` names it."""
+        tensors: dict[str, torch.Tensor] = {}
+        for own in self._ask("read", [()] * len(self._stages)):
+            tensors |= own
+        return tensors | self._about_tensors()
+
+    def _restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> None:
+        self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
+        self._num_members = about["num_members"]  # type: ignore[assignment]
+        expected: dict[str, int] = about["in_flight"]  # type: ignore[assignment]
+        parts: list[dict[str, torch.Tensor]] = [
+            {name: value for name, value in tensors.items() if name.rpartition("/")[2] in names}
+            for names in self._stages
+        ]
+        for text, num_members in expected.items():
+            payload = bytes(tensors[f"payload/{text}"].numpy())
+            self._in_flight[int(text)] = InFlight(payload=payload, units={}, num_members=num_members)
+            plan = plan_payload(self._recipe, self._canonical, int(text), rank=int.from_bytes(payload[8:10], "big"))
+            for part, own in zip(parts, _cut(payload, plan, self._stages), strict=True):
+                part[f"payload/{text}"] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+        self._ask("restore", [(part, about) for part in parts])
+
+
+class _PipelineLoop:
+    """What the round's loop steps: all stages at once."""
+
+    def __init__(self, processes: StageProcesses, device: torch.device) -> None:
+        self.device = device
+        self._processes = processes
+
+    def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
+        """Do one step on all stages; they all say the same."""
+        loss: float | None = self._processes.ask("step", [(samples_BT, rate)] * len(self._processes.pids))[0]
+        return loss
+
+
+def _cut(payload: bytes, plan: PayloadPlan, stages: Sequence[Sequence[str]]) -> list[bytes]:
+    """Return each stage's part of a payload: the header, and the bodies of its tensors."""
+    parts = [[plan.header] for _ in stages]
+    at = HEADER_BYTES
+    for slot in plan.slots:
+        parts[_stage_of(slot.name, stages)].append(payload[at : at + slot.num_bytes])
+        at += slot.num_bytes
+    return [b"".join(chunks) for chunks in parts]
+
+
+def _join(parts: Sequence[bytes], plan: PayloadPlan, stages: Sequence[Sequence[str]]) -> bytes:
+    """Return the payload of all stages' parts: tensors by name, whoever has them."""
+    at = [HEADER_BYTES] * len(parts)
+    chunks = [plan.header]
+    for slot in plan.slots:
+        stage = _stage_of(slot.name, stages)
+        chunks.append(parts[stage][at[stage] : at[stage] + slot.num_bytes])
+        at[stage] += slot.num_bytes
+    return b"".join(chunks)
+
+
+def _stage_of(name: str, stages: Sequence[Sequence[str]]) -> int:
+    return next(stage for stage, names in enumerate(stages) if name in names)
