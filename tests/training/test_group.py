@@ -30,6 +30,8 @@ from training.group.cutting import TIED, plan_stages
 from training.group.worker import GroupConfig, PipelineWorker, choose_micro_batches
 from training.inner import InnerLoop
 from training.local import LocalWorker
+from training.recipes.writing import write_recipe
+from training.worker.engine_rules import EngineRules
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)
 NUM_MICRO_BATCHES = 4
@@ -184,6 +186,40 @@ def test_pipeline_goes_on_where_one_process_stopped(recipe: Recipe, corpus: Corp
         pipeline.close()
 
 
+def test_invalid_shape_is_said_before_joining(recipe: Recipe, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(range(256)) * 1000)
+    for group, reason in (
+        (GroupConfig(num_stages=4), StageCountError),
+        (GroupConfig(num_stages=2, num_micro_batches=3), RecipeValueError),
+    ):
+        with pytest.raises(reason):
+            EngineRules(write_recipe(recipe), member=MEMBERS[0], device="cpu", data_file=text, group=group)
+
+
+@pytest.mark.integration
+def test_join_makes_and_restores_a_group(recipe: Recipe, tmp_path: Path) -> None:
+    """The engine that `trainer join --stages 2` uses: made, saved, loaded again, and gone with its rules."""
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(range(256)) * 1000)
+    group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
+    rules = EngineRules(write_recipe(recipe), member=MEMBERS[0], device="cpu", data_file=text, group=group)
+    try:
+        engine = rules.create_engine(rules.create_genesis(), 0)
+        assert engine.train(0, 2).steps == 2
+        engine.save(tmp_path / "state")
+        digest = engine.digest()
+        again = rules.load_engine(tmp_path / "state")
+        assert isinstance(engine, PipelineWorker)
+        assert not any(is_running(pid) for pid in engine.pids)
+        assert again.digest() == digest
+        rules.check()
+    finally:
+        rules.close()
+    assert isinstance(again, PipelineWorker)
+    assert not any(is_running(pid) for pid in again.pids)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_death_of_a_stage_ends_all(recipe: Recipe, corpus: Corpus, number: signal.Signals) -> None:
@@ -211,8 +247,6 @@ def test_death_of_a_stage_ends_all(recipe: Recipe, corpus: Corpus, number: signa
 @pytest.fixture
 def parent(recipe: Recipe, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A process of its own that has a pipeline worker and trains for ever."""
-    from training.recipes.writing import write_recipe
-
     (tmp_path / "recipe.toml").write_text(write_recipe(recipe))
     script = tmp_path / "parent.py"
     script.write_text(

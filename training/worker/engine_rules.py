@@ -18,7 +18,8 @@ from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
-from training.group.worker import GroupConfig, PipelineWorker
+from training.group.cutting import plan_stages
+from training.group.worker import GroupConfig, PipelineWorker, choose_micro_batches
 from training.local import LocalWorker
 from training.memory import check_device, compute_needs, describe_needs, read_free_bytes
 from training.worker.errors import Fatal, StateUnavailable, WorkerStateDamaged
@@ -52,6 +53,9 @@ class EngineRules:
         self._on_death = on_death
         self._pipeline: PipelineWorker | None = None
         num_stages = 1 if group is None else group.num_stages
+        if group is not None:
+            plan_stages(self.recipe, num_stages)
+            choose_micro_batches(self.recipe.inner.batch_size, num_stages, group.num_micro_batches)
         needs = compute_needs(self.recipe, num_stages=num_stages)
         LOG.info("%s", describe_needs(needs, self._device))
         check_device(needs, self._device, read_free_bytes(self._device), num_stages)
