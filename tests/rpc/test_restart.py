@@ -47,7 +47,10 @@ def test_server_ends_quickly_under_open_connections_and_a_commit_survives_its_re
 
 def test_server_may_start_before_the_chain(rpc_process: Any, tmp_path: Path) -> None:
     early = rpc_process(tmp_path / "nothing", "http://127.0.0.1:1", tmp_path / "early.log")
-    with ChainClient([early.url]) as client, pytest.raises(ChainUnreachable, match=r"no chain database at .*; next: .chain-node start"):
+    with (
+        ChainClient([early.url]) as client,
+        pytest.raises(ChainUnreachable, match=r"no chain database at .*; next: .chain-node start"),
+    ):
         client.height()
 
 
