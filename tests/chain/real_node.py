@@ -36,6 +36,10 @@ def wait_until(condition: Callable[[], Any], why: str, seconds: float = DEADLINE
         time.sleep(0.02)
 
 
+class CoreRefused(Exception):
+    """CometBFT's RPC answered with an error."""
+
+
 class Node:
     """One validator under ``chain-node start``."""
 
@@ -120,7 +124,10 @@ class Node:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         request = urllib.request.Request(f"http://{self.addresses.rpc}", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)["result"]
+            document = json.load(answer)
+        if "result" not in document:
+            raise CoreRefused(str(document.get("error")))
+        return document["result"]
 
     def send(self, raw: bytes) -> Any:
         return self.call("broadcast_tx_sync", tx=base64.b64encode(raw).decode())

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from real_node import ROOT, Node, wait_until
+from real_node import ROOT, CoreRefused, Node, wait_until
 
 from chain.abci import abci_pb2 as pb
 from chain.abci.wire import encode_frame
@@ -93,9 +93,10 @@ def _read_log(node: Node) -> str:
 
 
 def _try_send(node: Node, raw: bytes) -> bool:
+    """Send again and again while core or application come back; core answers with an error until both are there."""
     try:
         answer = node.send(raw)
-    except OSError:
+    except (OSError, CoreRefused):
         return False
     return answer["code"] in (0, 16) or "already exists" in answer["log"]
 

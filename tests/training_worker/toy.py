@@ -67,6 +67,7 @@ class ToyEngine:
     progress: int = 0
     position: list[int] = field(default_factory=lambda: [-1, 0])
     history: list[tuple[int, int, bool | None]] = field(default_factory=list)
+    steps_when_sent: dict[int, int] = field(default_factory=dict)
     wanted_rank: int = 6
 
     @property
@@ -94,6 +95,7 @@ class ToyEngine:
 
     def send(self, round_index: int, *, rank: int) -> bytes:
         if round_index not in self.sent:
+            self.steps_when_sent[round_index] = self.position[1]
             self.sent[round_index] = self.progress + self.residual
             self.progress, self.residual = 0, 0
         return struct.pack(">qqq", self.gain, self.sent[round_index], round_index)

@@ -18,7 +18,7 @@ from contracts.bindings.types import CheckpointState, MemberState, RunState
 from training.worker.agreement import Agreement
 from training.worker.errors import PayloadUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules, SenderPort
-from training.worker.restore import restore_version
+from training.worker.restore import restore_genesis, restore_version
 from training.worker.trace import EventKind, Trace
 from training.worker.view import ChainView, compute_checkpoint_versions, compute_rejoin_is_due
 
@@ -192,16 +192,18 @@ class Duties:
     def _rebuild(self, view: ChainView, agreement: Agreement, version: int) -> Any | None:
         """Restore the certified checkpoint and replay up to a version that nobody has kept."""
         if version not in self._rebuilt and view.height > view.run.params.grace_blocks:
-            base = view.run.certified_version
+            base, parts = view.run.certified_version, self._parts
             if base == 0:
-                state = self._parts.rules.create_genesis()
+                state = restore_genesis(
+                    chain=parts.chain, payloads=parts.payloads, rules=parts.rules, trace=parts.trace, run=view.run
+                )
             else:
                 state, _ = restore_version(
-                    chain=self._parts.chain,
-                    payloads=self._parts.payloads,
-                    rules=self._parts.rules,
-                    trace=self._parts.trace,
-                    run=self._parts.run,
+                    chain=parts.chain,
+                    payloads=parts.payloads,
+                    rules=parts.rules,
+                    trace=parts.trace,
+                    run=parts.run,
                     version=base,
                 )
             self._rebuilt = {version: agreement.replay(state, base, version)}

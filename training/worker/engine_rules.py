@@ -12,6 +12,7 @@ import torch
 
 from training.core.canonical import CanonicalState, create_genesis, decode_parts
 from training.core.errors import StatePartError, WorkerStateError
+from training.core.layout import build_layout
 from training.core.payload import plan_payload
 from training.core.recipe import Recipe, compute_recipe_digest, parse_recipe
 from training.core.schedule import plan_steps
@@ -79,8 +80,10 @@ class EngineRules:
         """Return where the inner steps run."""
         return self._device
 
-    def create_genesis(self) -> CanonicalState:
-        """Return version 0."""
+    def create_genesis(self) -> CanonicalState | None:
+        """Return version 0; None where the recipe has given tensors (`trainer run create --weights`)."""
+        if any(tensor.is_given for tensor in build_layout(self.recipe).tensors):
+            return None
         return create_genesis(self.recipe)
 
     def decode_parts(self, parts: Sequence[bytes]) -> CanonicalState:

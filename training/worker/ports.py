@@ -159,7 +159,7 @@ class Rules(Protocol):
         """keccak256 of the recipe's bytes."""
 
     def create_genesis(self) -> Any:
-        """Return the state of version 0."""
+        """Return the state of version 0, None where the run begins from weights that only the stores have."""
 
     def decode_parts(self, parts: Sequence[bytes]) -> Any:
         """Return the state that checkpoint parts hold; raises StateUnavailable on malformed ones."""

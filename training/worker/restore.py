@@ -40,21 +40,23 @@ def restore_newest(
         except StateUnavailable as error:
             LOG.warning("%s", error)
             reasons.append(error.message)
-    state = rules.create_genesis()
-    if state.root() != run.genesis_root:
-        # The recipe may begin from weights that only the stores have (`trainer run create --weights`).
-        try:
-            stored, _ = restore_version(
-                chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=0
-            )
-        except StateUnavailable as error:
-            raise GenesisMismatch(run.genesis_root, state.root()) from error
-        if stored.root() != run.genesis_root:
-            raise GenesisMismatch(run.genesis_root, stored.root())
-        state = stored
+    state = restore_genesis(chain=chain, payloads=payloads, rules=rules, trace=trace, run=run)
     if reasons:
         LOG.warning("starting from genesis: no certified checkpoint could be restored")
     return state, 0
+
+
+def restore_genesis(*, chain: ChainPort, payloads: PayloadPort, rules: Rules, trace: Trace, run: RunInfo) -> Any:
+    """Return version 0: computed, or from the stores where the run begins from given weights.
+
+    Raises ``GenesisMismatch`` when it is not the chain's, ``StateUnavailable`` when the stores don't give it.
+    """
+    state = rules.create_genesis()
+    if state is None:
+        state, _ = restore_version(chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=0)
+    if state.root() != run.genesis_root:
+        raise GenesisMismatch(run.genesis_root, state.root())
+    return state
 
 
 def restore_version(
