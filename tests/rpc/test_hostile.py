@@ -112,4 +112,3 @@ def test_calls_without_end_keep_nobody_waiting(solo: Any) -> None:
         messages = [loop.result()[1]["error"]["message"] for loop in loops]
     assert slowest < 1.0
     assert all("execution timeout" in message or "out of gas" in message for message in messages), messages
-    assert any("execution timeout" in message for message in messages), messages

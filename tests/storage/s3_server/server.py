@@ -25,7 +25,11 @@ START_SECONDS = 20.0
 
 
 class NoS3Server(Exception):
-    """versitygw is not in the cache and can't be built here; says why."""
+    """versitygw is not in the cache and there is no Go to build it with."""
+
+
+class S3ServerBroken(Exception):
+    """versitygw could not be built or started; says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ def provide() -> Path:
     ]
     try:
         done = subprocess.run(
-            [*command, "-o", str(partial), PACKAGE],
+            command,
             cwd=HERE,
             env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"},
             capture_output=True,
@@ -87,10 +91,10 @@ def provide() -> Path:
             check=False,
         )
         if done.returncode != 0:
-            raise NoS3Server(f"go build of versitygw failed: {done.stderr.strip()[-300:]}")
+            raise S3ServerBroken(f"go build of versitygw failed: {done.stderr.strip()[-300:]}")
         partial.replace(BINARY)
     except subprocess.TimeoutExpired as error:
-        raise NoS3Server(f"go build of versitygw did not end within {BUILD_SECONDS:.0f} s") from error
+        raise S3ServerBroken(f"go build of versitygw did not end within {BUILD_SECONDS:.0f} s") from error
     finally:
         partial.unlink(missing_ok=True)
     return BINARY
