@@ -16,7 +16,7 @@ from chain.core.evm.addresses import compute_create_address
 from chain.core.evm.code import find_jump_targets
 from chain.core.evm.gas import EVM_BLOCK_GAS, compute_intrinsic_gas
 from chain.core.evm.layout import SYSTEM_CODE, get_code, get_slot, set_code
-from chain.core.executor import process_block
+from chain.core.executor import process_block, simulate_call
 from chain.core.genesis import get_supply
 from chain.core.queue import TransactionQueue
 from chain.core.records import Receipt
@@ -235,3 +235,32 @@ def test_no_opcode_and_no_precompile_raises(opcode: int, arguments: list[int], d
     for number in range(1, 18):
         assert chain.call(number.to_bytes(20, "big"), data, gas=100_000).gas_used <= 100_000
     assert chain.state.changes() == before
+
+
+def test_a_call_outside_any_block_can_be_given_up(chain: Chain) -> None:
+    class GivenUpError(Exception):
+        pass
+
+    looks = 0
+
+    def watch() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 100:
+            raise GivenUpError
+
+    before = list(chain.state.iterate(b"", b"\xff"))
+    endless = bytes.fromhex("5b5f56")  # JUMPDEST PUSH0 JUMP
+    with pytest.raises(GivenUpError):
+        simulate_call(
+            chain.state,
+            chain.environment(),
+            sender=chain.sender,
+            to=None,
+            data=endless,
+            gas_limit=3_000_000,
+            contracts=CONTRACTS,
+            watch=watch,
+        )
+    assert looks == 100
+    assert list(chain.state.iterate(b"", b"\xff")) == before
