@@ -160,7 +160,7 @@ def measure(
     )
     with _run(home, is_kvstore=is_kvstore):
         _wait_for_blocks(addresses.rpc)
-        bodies = [_make_batch(transactions[start : start + BATCH]) for start in range(0, len(transactions), BATCH)]
+        lanes = [_make_lane(transactions, lane) for lane in range(NUM_CONNECTIONS)]
         counter = _Counter(addresses.rpc)
         if before:
             _send(addresses.rpc, [_make_batch(before)])
@@ -168,7 +168,6 @@ def measure(
         wanted = len(before) + len(transactions)
         start_time = time.perf_counter()
         with ThreadPoolExecutor(NUM_CONNECTIONS) as pool:
-            lanes = [bodies[lane::NUM_CONNECTIONS] for lane in range(NUM_CONNECTIONS)]
             sending = [pool.submit(_send, addresses.rpc, lane) for lane in lanes]
             deadline = start_time + DEADLINE_SECONDS
             while counter.count() < wanted:
@@ -226,6 +225,16 @@ def _make_batch(transactions: Sequence[bytes]) -> bytes:
         for index, raw in enumerate(transactions)
     ]
     return json.dumps(calls).encode()
+
+
+def _make_lane(transactions: Sequence[bytes], lane: int) -> list[bytes]:
+    """Return one connection's batches: all of its senders' transactions, in the order of their nonces.
+
+    A sender stays on one connection, as a client's wallet does, so few transactions wait for an earlier nonce; the
+    chain bounds how many may.
+    """
+    own = [raw for number, raw in enumerate(transactions) if number % NUM_SENDERS % NUM_CONNECTIONS == lane]
+    return [_make_batch(own[start : start + BATCH]) for start in range(0, len(own), BATCH)]
 
 
 def _send(address: str, bodies: Sequence[bytes]) -> None:
