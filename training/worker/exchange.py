@@ -8,7 +8,6 @@ more; the process then restores from the newest checkpoint and goes on.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from training.worker.errors import AgreedRootMismatch, StateUnavailable
 from training.worker.ports import PayloadPort, SenderPort
 from training.worker.trace import Trace
 from training.worker.view import ChainView
+from training.worker.waking import WakingThread
 
 LOG = logging.getLogger("trainer")
 
@@ -36,7 +36,7 @@ SAY_AGAIN_SECONDS = 15.0
 """Between two equal warnings."""
 
 
-class Exchange:
+class Exchange(WakingThread):
     """Runs an ``Agreement`` and its ``Duties``."""
 
     def __init__(
@@ -52,6 +52,7 @@ class Exchange:
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Work for one run; ``start`` begins."""
+        super().__init__("exchange")
         self._agreement = agreement
         self._duties = duties
         self._sender = sender
@@ -61,37 +62,13 @@ class Exchange:
         self._get_view = get_view
         self._refresh = refresh
         self._served_at = float("-inf")
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._failure: BaseException | None = None
         self._said: dict[str, float] = {}
         self._traffic_at = float("-inf")
         self._recover_at = float("-inf")
-        self._thread = threading.Thread(target=self._follow, name="exchange", daemon=True)
         self.reset_reason = ""
         """Why the session must start again from a checkpoint; empty while all is well."""
         self.served_version = -1
         """Newest version at which every duty has been looked at."""
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """There is a new view."""
-        self._wake.set()
-
-    def stop(self, deadline_seconds: float) -> None:
-        """Stop and wait for the thread, at most ``deadline_seconds``."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(deadline_seconds)
-
-    def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
-        if self._failure is not None:
-            raise self._failure
 
     def work(self) -> None:
         """Make one pass over the newest view."""
@@ -171,12 +148,6 @@ class Exchange:
             self._said = {text: now + SAY_AGAIN_SECONDS}
             LOG.warning("%s", text)
 
-    def _follow(self) -> None:
-        try:
-            while not self._stop.is_set():
-                self.work()
-                self._wake.wait(PASS_SECONDS)
-                self._wake.clear()
-        except BaseException as error:  # the outermost loop of this thread: handed to whoever asks next
-            LOG.exception("the exchange has failed")
-            self._failure = error
+    def _pass(self) -> float | None:
+        self.work()
+        return PASS_SECONDS

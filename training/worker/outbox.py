@@ -9,7 +9,6 @@ that no later transaction of the key waits behind a nonce that never comes.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,6 +27,7 @@ from training.worker.journal import Journal, SentUpdate
 from training.worker.ports import ChainPort, PayloadPort, SenderPort
 from training.worker.trace import EventKind, Trace
 from training.worker.view import ChainView, is_closed
+from training.worker.waking import WakingThread
 
 LOG = logging.getLogger("trainer")
 
@@ -41,7 +41,7 @@ DELIVER_SECONDS = 20.0
 """Longest wait for one receipt before the chain is asked afresh."""
 
 
-class Outbox:
+class Outbox(WakingThread):
     """Sends what the journal holds."""
 
     def __init__(
@@ -57,6 +57,7 @@ class Outbox:
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
         """Work for one run; ``start`` begins."""
+        super().__init__("outbox")
         self._chain = chain
         self._sender = sender
         self._payloads = payloads
@@ -65,30 +66,6 @@ class Outbox:
         self._run = run
         self._get_view = get_view
         self._refresh = refresh
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._follow, name="outbox", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Something new is in the journal."""
-        self._wake.set()
-
-    def stop(self, deadline_seconds: float) -> None:
-        """Stop and wait for the thread, at most ``deadline_seconds``."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(deadline_seconds)
-
-    def check(self) -> None:
-        """Raise what ended the thread, if anything did."""
-        if self._failure is not None:
-            raise self._failure
 
     def work(self) -> bool:
         """Try to bring every open update one step further; True when nothing is left to do."""
@@ -189,12 +166,5 @@ class Outbox:
         LOG.warning("round %d: our update does not count: %s", round_index, note)
         self._journal.update_sent(round_index, lambda item: replace(item, note=note))
 
-    def _follow(self) -> None:
-        try:
-            while not self._stop.is_set():
-                is_done = self.work()
-                self._wake.wait(None if is_done else RETRY_SECONDS)
-                self._wake.clear()
-        except BaseException as error:  # the outermost loop of this thread: handed to whoever asks next
-            LOG.exception("the outbox has failed")
-            self._failure = error
+    def _pass(self) -> float | None:
+        return None if self.work() else RETRY_SECONDS
