@@ -54,25 +54,34 @@ def decode(data: bytes) -> Item:
     return item
 
 
-def decode_list_spans(data: bytes, start: int) -> list[tuple[bool, int, int, int]]:
-    """Split the list that begins at ``start`` and ends with ``data``.
+def decode_list(data: bytes, start: int) -> tuple[list[Item], list[int]]:
+    """Decode the list that begins at ``start`` and ends with ``data``; raises InvalidRlp.
 
-    One (is_list, item start, payload start, payload end) for each item; nested lists aren't opened.
+    Also returns where each item begins, and after the last one where the list ends, so that a caller can cut
+    the encoding of neighbouring items out of ``data``.
     """
-    is_list, payload, end = read_header(data, start, len(data))
+    is_list, position, end = _read_header(data, start, len(data))
     if not is_list:
         raise InvalidRlp("a list was expected, got a byte string")
     if end != len(data):
         raise InvalidRlp(f"{len(data) - end} bytes after the list")
-    spans: list[tuple[bool, int, int, int]] = []
-    while payload < end:
-        nested, item_payload, item_end = read_header(data, payload, end)
-        spans.append((nested, payload, item_payload, item_end))
-        payload = item_end
-    return spans
+    items: list[Item] = []
+    starts: list[int] = []
+    while position < end:
+        starts.append(position)
+        first = data[position]
+        if 0x81 < first <= 0x80 + _SHORT and position + first - 0x80 < end:  # the common case, without a call
+            payload = position + 1
+            position = payload + first - 0x80
+            items.append(data[payload:position])
+        else:
+            item, position = _decode_at(data, position, end, 1)
+            items.append(item)
+    starts.append(end)
+    return items, starts
 
 
-def read_header(data: bytes, start: int, limit: int) -> tuple[bool, int, int]:
+def _read_header(data: bytes, start: int, limit: int) -> tuple[bool, int, int]:
     """Return (is_list, payload start, payload end) of the item at ``start``, inside ``limit``."""
     if start >= limit:
         raise InvalidRlp("item ends before its first byte")
@@ -101,7 +110,7 @@ def read_header(data: bytes, start: int, limit: int) -> tuple[bool, int, int]:
 
 
 def _decode_at(data: bytes, start: int, limit: int, depth: int) -> tuple[Item, int]:
-    is_list, payload, end = read_header(data, start, limit)
+    is_list, payload, end = _read_header(data, start, limit)
     if not is_list:
         return data[payload:end], end
     if depth >= MAX_DEPTH:

@@ -42,8 +42,6 @@ _FIRST_PROTECTED_V = 35
 _MAX_NONCE = 2**64 - 2
 """EIP-2681."""
 
-_Spans = list[tuple[bool, int, int, int]]
-
 _LAYOUTS = {_ACCESS_LIST: 11, _DYNAMIC_FEE: 12}
 """Number of fields by type; the last eight are gas limit, to, value, data, access list, y parity, r, s."""
 
@@ -64,38 +62,40 @@ def decode_transaction(raw: bytes, chain_id: int) -> Transaction:
 def restore_transaction(raw: bytes, sender: Address) -> Transaction:
     """Decode a transaction whose signature was checked when it was executed."""
     if raw[0] in _LAYOUTS:
-        return _read_typed(raw, _split(raw, 1, _LAYOUTS[raw[0]]), sender)
-    return _read_legacy(raw, _split(raw, 0, 9), sender)
+        items, _ = _split(raw, 1, _LAYOUTS[raw[0]])
+        return _read_typed(raw, items, sender, *(_integer(items[index], "") for index in (0, -3, -2, -1)))
+    items, _ = _split(raw, 0, 9)
+    return _read_legacy(raw, items, sender, *(_integer(items[index], "") for index in (6, 7, 8)))
 
 
 def _decode_typed(raw: bytes, chain_id: int) -> Transaction:
-    spans = _split(raw, 1, _LAYOUTS[raw[0]])
-    got = _integer(raw, spans[0], "chain id")
+    items, starts = _split(raw, 1, _LAYOUTS[raw[0]])
+    got = _integer(items[0], "chain id")
     if got != chain_id:
         raise WrongChainId(chain_id, got)
-    parity = _integer(raw, spans[-3], "y parity")
+    parity = _integer(items[-3], "y parity")
     if parity > 1:
         raise InvalidSignature(f"y parity is {parity}, expected 0 or 1")
-    payload = raw[spans[0][1] : spans[-4][3]]
+    r = _integer(items[-2], "r")
+    s = _integer(items[-1], "s")
+    payload = raw[starts[0] : starts[-4]]
     message = keccak256(raw[:1] + rlp.encode_header(0xC0, len(payload)) + payload)
-    sender = recover_sender(message, parity, _integer(raw, spans[-2], "r"), _integer(raw, spans[-1], "s"))
-    return _read_typed(raw, spans, sender)
+    return _read_typed(raw, items, recover_sender(message, parity, r, s), got, parity, r, s)
 
 
 def _decode_legacy(raw: bytes, chain_id: int) -> Transaction:
-    spans = _split(raw, 0, 9)
-    v = _integer(raw, spans[6], "v")
+    items, starts = _split(raw, 0, 9)
+    v = _integer(items[6], "v")
     if v < _FIRST_PROTECTED_V:
         raise UnprotectedTransaction(v)
     got = (v - _FIRST_PROTECTED_V) >> 1
     if got != chain_id:
         raise WrongChainId(chain_id, got)
-    tail = rlp.encode(rlp.encode_integer(chain_id)) + b"\x80\x80"
-    payload = raw[spans[0][1] : spans[5][3]] + tail
+    r = _integer(items[7], "r")
+    s = _integer(items[8], "s")
+    payload = raw[starts[0] : starts[6]] + rlp.encode(rlp.encode_integer(chain_id)) + b"\x80\x80"
     message = keccak256(rlp.encode_header(0xC0, len(payload)) + payload)
-    parity = (v - _FIRST_PROTECTED_V) & 1
-    sender = recover_sender(message, parity, _integer(raw, spans[7], "r"), _integer(raw, spans[8], "s"))
-    return _read_legacy(raw, spans, sender)
+    return _read_legacy(raw, items, recover_sender(message, (v - _FIRST_PROTECTED_V) & 1, r, s), v, r, s)
 
 
 def recover_sender(message_hash: bytes, y_parity: int, r: int, s: int) -> Address:
@@ -112,79 +112,73 @@ def recover_sender(message_hash: bytes, y_parity: int, r: int, s: int) -> Addres
     return Address(keccak256(key.format(compressed=False)[1:])[12:])
 
 
-def _read_typed(raw: bytes, spans: _Spans, sender: Address) -> Transaction:
-    max_fee = priority = _integer(raw, spans[2], "fee")
+def _read_typed(
+    raw: bytes, items: list[rlp.Item], sender: Address, chain_id: int, parity: int, r: int, s: int
+) -> Transaction:
+    max_fee = priority = _integer(items[2], "fee")
     if raw[0] == _DYNAMIC_FEE:
-        max_fee = _integer(raw, spans[3], "max fee")
+        max_fee = _integer(items[3], "max fee")
         if priority > max_fee:
             raise PriorityAboveMaxFee(max_fee, priority)
-    gas_limit, to, value, data, access_list, parity, r, s = spans[-8:]
+    gas_limit, to, value, data, access_list = items[-8:-3]
     return Transaction(
         hash=keccak256(raw),
         raw=raw,
         type=raw[0],
-        chain_id=_integer(raw, spans[0], "chain id"),
+        chain_id=chain_id,
         sender=sender,
-        nonce=_nonce(raw, spans[1]),
+        nonce=_nonce(items[1]),
         max_priority_fee=Amount(priority),
         max_fee=Amount(max_fee),
-        gas_limit=_integer(raw, gas_limit, "gas limit", max_bytes=8),
-        to=_target(raw, to),
-        value=Amount(_integer(raw, value, "value")),
-        data=_string(raw, data, "data"),
-        v=_integer(raw, parity, "y parity"),
-        r=_integer(raw, r, "r"),
-        s=_integer(raw, s, "s"),
-        access_list=_access_list(raw, access_list),
+        gas_limit=_integer(gas_limit, "gas limit", 8),
+        to=_target(to),
+        value=Amount(_integer(value, "value")),
+        data=_string(data, "data"),
+        v=parity,
+        r=r,
+        s=s,
+        access_list=_access_list(access_list),
     )
 
 
-def _read_legacy(raw: bytes, spans: _Spans, sender: Address) -> Transaction:
-    price = Amount(_integer(raw, spans[1], "gas price"))
-    v = _integer(raw, spans[6], "v")
+def _read_legacy(raw: bytes, items: list[rlp.Item], sender: Address, v: int, r: int, s: int) -> Transaction:
+    price = Amount(_integer(items[1], "gas price"))
     return Transaction(
         hash=keccak256(raw),
         raw=raw,
         type=0,
         chain_id=(v - _FIRST_PROTECTED_V) >> 1,
         sender=sender,
-        nonce=_nonce(raw, spans[0]),
+        nonce=_nonce(items[0]),
         max_priority_fee=price,
         max_fee=price,
-        gas_limit=_integer(raw, spans[2], "gas limit", max_bytes=8),
-        to=_target(raw, spans[3]),
-        value=Amount(_integer(raw, spans[4], "value")),
-        data=_string(raw, spans[5], "data"),
+        gas_limit=_integer(items[2], "gas limit", 8),
+        to=_target(items[3]),
+        value=Amount(_integer(items[4], "value")),
+        data=_string(items[5], "data"),
         v=v,
-        r=_integer(raw, spans[7], "r"),
-        s=_integer(raw, spans[8], "s"),
+        r=r,
+        s=s,
     )
 
 
-def _split(raw: bytes, start: int, num_fields: int) -> _Spans:
+def _split(raw: bytes, start: int, num_fields: int) -> tuple[list[rlp.Item], list[int]]:
     try:
-        spans = rlp.decode_list_spans(raw, start)
+        items, starts = rlp.decode_list(raw, start)
     except rlp.InvalidRlp as error:
         raise MalformedTransaction(str(error)) from error
-    if len(spans) != num_fields:
-        raise MalformedTransaction(f"{len(spans)} fields, expected {num_fields}")
-    return spans
+    if len(items) != num_fields:
+        raise MalformedTransaction(f"{len(items)} fields, expected {num_fields}")
+    return items, starts
 
 
-def _access_list(raw: bytes, span: tuple[bool, int, int, int]) -> AccessList:
-    is_list, start, payload, end = span
-    if not is_list:
+def _access_list(item: rlp.Item) -> AccessList:
+    if isinstance(item, bytes):
         raise MalformedTransaction("access list is a byte string")
-    if payload == end:
-        return ()
-    try:
-        entries = rlp.decode(raw[start:end])
-    except rlp.InvalidRlp as error:
-        raise MalformedTransaction(f"access list: {error}") from error
-    return tuple(_access_entry(entry) for entry in entries)
+    return tuple(_access_entry(entry) for entry in item) if item else ()
 
 
-def _access_entry(entry: rlp.Item | int) -> tuple[Address, tuple[bytes, ...]]:
+def _access_entry(entry: rlp.Item) -> tuple[Address, tuple[bytes, ...]]:
     match entry:
         case [bytes(address), list(slots)] if len(address) == _ADDRESS_BYTES:
             words = tuple(slot for slot in slots if isinstance(slot, bytes) and len(slot) == _SLOT_BYTES)
@@ -193,15 +187,14 @@ def _access_entry(entry: rlp.Item | int) -> tuple[Address, tuple[bytes, ...]]:
     raise MalformedTransaction("an entry of the access list isn't [address, [32-byte slots]]")
 
 
-def _string(raw: bytes, span: tuple[bool, int, int, int], name: str) -> bytes:
-    is_list, _, start, end = span
-    if is_list:
-        raise MalformedTransaction(f"{name} is a list")
-    return raw[start:end]
+def _string(item: rlp.Item, name: str) -> bytes:
+    if isinstance(item, bytes):
+        return item
+    raise MalformedTransaction(f"{name} is a list")
 
 
-def _integer(raw: bytes, span: tuple[bool, int, int, int], name: str, *, max_bytes: int = 32) -> int:
-    data = _string(raw, span, name)
+def _integer(item: rlp.Item, name: str, max_bytes: int = 32) -> int:
+    data = _string(item, name)
     if len(data) > max_bytes:
         raise MalformedTransaction(f"{name} has {len(data)} bytes, at most {max_bytes}")
     if data and data[0] == 0:
@@ -209,15 +202,15 @@ def _integer(raw: bytes, span: tuple[bool, int, int, int], name: str, *, max_byt
     return int.from_bytes(data, "big")
 
 
-def _nonce(raw: bytes, span: tuple[bool, int, int, int]) -> Nonce:
-    nonce = _integer(raw, span, "nonce", max_bytes=8)
+def _nonce(item: rlp.Item) -> Nonce:
+    nonce = _integer(item, "nonce", 8)
     if nonce > _MAX_NONCE:
         raise MalformedTransaction(f"nonce is {nonce}, at most {_MAX_NONCE}")
     return Nonce(nonce)
 
 
-def _target(raw: bytes, span: tuple[bool, int, int, int]) -> Address | None:
-    data = _string(raw, span, "to")
+def _target(item: rlp.Item) -> Address | None:
+    data = _string(item, "to")
     if not data:
         return None
     if len(data) != _ADDRESS_BYTES:
