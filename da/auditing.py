@@ -77,7 +77,7 @@ async def fetch_leaf(
         SeatFailed: no leaf, or not this one.
     """
     path = shard_path(blob, seat.index) + LEAF_SUFFIX.format(leaf=leaf)
-    answer = await _get(session, seat, path, deadline_seconds)
+    answer = await fetch_answer(session, seat, path, deadline_seconds)
     try:
         data, proof = decode_leaf_answer(answer)
         if proof.leaf_index != leaf or proof.leaf_bytes != header.leaf_bytes:
@@ -104,7 +104,7 @@ async def fetch_fold(
     Raises:
         SeatFailed: no fold.
     """
-    answer = await _get(
+    answer = await fetch_answer(
         session, seat, f"{shard_path(blob, seat.index)}{FOLD_SUFFIX}?nonce={nonce.hex()}", deadline_seconds
     )
     expected = make_audit_seed(blob, nonce, header.num_shards).num_folds
@@ -157,7 +157,15 @@ async def sample_blob(
     )
 
 
-async def _get(session: aiohttp.ClientSession, seat: Seat, path: str, deadline_seconds: float) -> bytes:
+async def fetch_answer(
+    session: aiohttp.ClientSession,
+    seat: Seat,
+    path: str,
+    deadline_seconds: float,
+    *,
+    max_bytes: int = MAX_ANSWER_BYTES,
+) -> bytes:
+    """Get a path of a seat, whole; raises ``SeatFailed``, also for more than ``max_bytes``."""
     async with (
         guard(seat, deadline_seconds),
         session.get(seat.url.rstrip("/") + path, allow_redirects=False) as response,
@@ -165,8 +173,8 @@ async def _get(session: aiohttp.ClientSession, seat: Seat, path: str, deadline_s
         answer = bytearray()
         async for chunk in response.content.iter_any():
             answer += chunk
-            if len(answer) > MAX_ANSWER_BYTES:
-                raise fail(seat, FaultKind.REFUSED, f"{response.status} with more than {MAX_ANSWER_BYTES} bytes")
+            if len(answer) > max_bytes:
+                raise fail(seat, FaultKind.REFUSED, f"{response.status} with more than {max_bytes} bytes")
         if response.status != 200:
             raise fail(seat, FaultKind.REFUSED, decode_refusal(response.status, bytes(answer)))
         return bytes(answer)

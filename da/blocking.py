@@ -17,6 +17,7 @@ from da.batch_dispersal import BatchDispersal
 from da.client import AsyncBlobClient, Dispersal, Retrieved, RetrieveReport
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Height, Tier
+from da.range_reader import RangeReader
 from da.slabs import Source
 
 CLOSE_SECONDS = 5.0
@@ -159,6 +160,14 @@ class BlobClient:
     def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:
         """Read a blob; see ``AsyncBlobClient.retrieve``."""
         return self._run(self._client.retrieve(blob, committee=committee, max_bytes=max_bytes))
+
+    def open_ranges(self, blob: BlobId, *, committee: Committee) -> RangeReader:
+        """Open a blob for ``read_range``; see ``AsyncBlobClient.open_ranges``."""
+        return self._run(self._client.open_ranges(blob, committee=committee))
+
+    def read_range(self, reader: RangeReader, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop) of a blob that ``open_ranges`` of this client opened."""
+        return self._run(reader.read(start, stop))
 
     def sample(self, blob: BlobId, *, committee: Committee, num_samples: int) -> Sampling:
         """Ask random seats for a random leaf each; see ``da.auditing``."""

@@ -51,6 +51,7 @@ from da.hedging import MIN_BYTES_PER_SECOND, PATIENCE_SECONDS, compute_hedge_tim
 from da.links import SeatLinks
 from da.memory import BufferPool
 from da.protocol import PutRequest
+from da.range_reader import RangeReader
 from da.shard_io import Progress, ShardBody, make_body
 from da.slab_feed import SlabFeed, compute_stream_header
 from da.slab_reader import SlabReader
@@ -342,6 +343,15 @@ class AsyncBlobClient:
         )
         await reader.read(path)
         return RetrieveReport(seats=tuple(sorted(reader.used)), faults=sort_faults(reader.faults))
+
+    async def open_ranges(self, blob: BlobId, *, committee: Committee) -> RangeReader:
+        """Open ``blob`` for reading by ranges: only the leaves that hold them are fetched (da/range_reader.py).
+
+        Raises:
+            HeaderUnavailable: no seat knows the blob.
+        """
+        header, _ = await self._fetch_any_header(blob, committee)
+        return RangeReader(self._links.get_session, blob, header, committee, deadline_seconds=self.deadline_seconds)
 
     async def sample(self, blob: BlobId, *, committee: Committee, num_samples: int) -> Sampling:
         """Ask ``num_samples`` random seats for a random leaf each, checked against the header.

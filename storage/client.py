@@ -8,6 +8,7 @@ Thread-safe.  Failures are da's (who failed and why), contracts.bindings' (what 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from da.core.certificate import encode_certificate
 from da.core.errors import SeatFault
 from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
+from da.range_reader import RangeReader, can_read_ranges
 from da.slabs import MemorySource, Source
 from storage.committees import make_committee
 from storage.core.errors import BlobReleased, InvalidBlobText, LeaseTooShortForTier, NoCommittee, UnknownBlob
@@ -219,6 +221,14 @@ class StorageClient:
         limit = info.size_bytes if max_bytes is None else max_bytes
         return self._blobs.retrieve(blob, committee=self.committee(Epoch(info.epoch)), max_bytes=limit)
 
+    def open(self, blob: BlobId) -> BlobReader:
+        """Open a blob for reading by ranges: only the leaves that hold them are fetched, and verified.
+
+        Raises: UnknownBlob, BlobReleased, da's HeaderUnavailable.
+        """
+        committee = self.committee(Epoch(self._stat_live(blob).epoch))
+        return BlobReader(self._blobs, self._blobs.open_ranges(blob, committee=committee), committee)
+
     def get_to_file(
         self, blob: BlobId, path: Path, *, on_progress: Callable[[int], None] = lambda _: None
     ) -> RetrieveReport:
@@ -242,6 +252,38 @@ class StorageClient:
         if info.state is BlobState.RELEASED:
             raise BlobReleased(blob=blob, release_height=info.release_height)
         return info
+
+
+class BlobReader:
+    """One open blob; thread-safe.  Its committee is that of the moment when it was opened."""
+
+    def __init__(self, blobs: BlobClient, reader: RangeReader, committee: Committee) -> None:
+        """Read with ``reader``, which ``blobs`` opened at ``committee``."""
+        self._blobs = blobs
+        self._reader = reader
+        self._committee = committee
+        self._lock = threading.Lock()
+        self._whole: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the blob."""
+        return self._reader.header.size_bytes
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes [start, stop), as far as the blob goes.
+
+        A blob whose encoding nobody could check before signing is read and verified as a whole, once, and kept.
+
+        Raises: da's NotEnoughShards, InconsistentBlob.
+        """
+        if can_read_ranges(self._reader.header):
+            return self._blobs.read_range(self._reader, start, stop)
+        with self._lock:
+            if self._whole is None:
+                blob = self._reader.blob
+                self._whole = self._blobs.retrieve(blob, committee=self._committee, max_bytes=self.size_bytes).data
+        return self._whole[max(0, start) : max(0, stop)]
 
 
 def parse_blob_id(text: str) -> BlobId:

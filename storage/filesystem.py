@@ -2,29 +2,31 @@
 
     arch://HOST:PORT/<64 hex digits>[/any-name.ext]      the chain's JSON-RPC URL is http://HOST:PORT
 
-The name after the id is for people and for libraries that look at endings. A blob is read and verified as a whole at
-its first range, and the last two stay in memory; archives are not unpacked. Invariant: bytes that do not verify are
-never returned.
+The name after the id is for people and for libraries that look at endings. A read fetches the leaves that hold the
+bytes, each checked by its Merkle path, and a little ahead; archives are not unpacked. Invariant: bytes that do not
+verify are never returned.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import Any, ClassVar
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from contracts.bindings.client import ChainClient
 from da.blocking import BlobClient
+from da.core.errors import RetrieveFailed
 from da.core.types import BlobId
-from storage.client import StorageClient, parse_blob_id
+from storage.client import BlobReader, StorageClient, parse_blob_id
 from storage.core.errors import UnknownBlob
 
-BLOCK_BYTES = 8 << 20
-"""Read ahead."""
+BLOCK_BYTES = 256 << 10
+"""Read ahead: four leaves. Libraries read headers of some bytes first, then tensors in one go."""
 
-KEPT_BLOBS = 2
-"""Whole blobs kept in memory: the smallest unit that any k seats verify is the blob."""
+OPEN_BLOBS = 64
+"""Blobs whose header and committee are kept."""
 
 
 class ArchFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -41,7 +43,7 @@ class ArchFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._deadline_seconds = deadline_seconds
         self._lock = threading.Lock()
         self._clients: dict[str, StorageClient] = {}
-        self._contents: dict[BlobId, bytes] = {}
+        self._readers: OrderedDict[BlobId, BlobReader] = OrderedDict()
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -69,9 +71,17 @@ class ArchFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return [info] if detail else [info["name"]]
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """Return a blob's bytes, or some of them."""
+        """Return a blob's bytes, or some of them; negative positions count from its end."""
         client, blob = self._open_path(path)
-        return self._load(client, blob)[start:end]
+        reader = self._get_reader(client, blob)
+        first, stop, _step = slice(start, end).indices(reader.size_bytes)
+        try:
+            return reader.read(first, stop)
+        except RetrieveFailed:
+            with self._lock:
+                self._readers.pop(blob, None)
+        # Its seats may have moved, or the blob to another committee: once more, as the chain has it now.
+        return self._get_reader(client, blob).read(first, stop)
 
     def _open(
         self,
@@ -101,15 +111,17 @@ class ArchFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 )
             return self._clients[url], parse_blob_id(name)
 
-    def _load(self, client: StorageClient, blob: BlobId) -> bytes:
+    def _get_reader(self, client: StorageClient, blob: BlobId) -> BlobReader:
         with self._lock:
-            found = self._contents.get(blob)
-        if found is None:
-            found = client.get(blob).data
-            with self._lock:
-                self._contents[blob] = found
-                while len(self._contents) > KEPT_BLOBS:
-                    del self._contents[next(iter(self._contents))]
+            found = self._readers.get(blob)
+            if found is not None:
+                self._readers.move_to_end(blob)
+                return found
+        found = client.open(blob)
+        with self._lock:
+            self._readers[blob] = found
+            while len(self._readers) > OPEN_BLOBS:
+                self._readers.popitem(last=False)
         return found
 
 

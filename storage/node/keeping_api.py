@@ -10,12 +10,15 @@ from aiohttp import web
 from da.auditing import FOLD_SUFFIX, LEAF_SUFFIX
 from da.core.audits import NONCE_BYTES, encode_leaf_answer
 from da.core.errors import Malformed
+from da.core.leaf_ranges import MAX_RANGE_BYTES, encode_range_answer
 from da.core.types import BlobId, Epoch, ShardIndex
 from da.protocol import BODY_TYPE, SHARD_ROUTE, decode_blob_id, decode_seat
+from da.range_reader import LEAVES_SUFFIX
 from storage.core.errors import MalformedRequest
 from storage.node.engine import StoreEngine
 from storage.node.inventory import INVENTORY_PATH, PAGE_BLOBS, encode_inventory
 from storage.node.proofs import fold_shard, prove_leaf
+from storage.node.shard_trees import ShardTrees
 from storage.node.threads import run_in
 
 MAX_NUMBER = 2**63 - 1
@@ -29,10 +32,12 @@ class KeepingApi:
         """Answer from ``engine``; blocking work runs in ``executor``."""
         self._engine = engine
         self._executor = executor
+        self._trees = ShardTrees(engine)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes."""
         app.router.add_get(SHARD_ROUTE + LEAF_SUFFIX, self.get_leaf)
+        app.router.add_get(SHARD_ROUTE + LEAVES_SUFFIX, self.get_leaves)
         app.router.add_get(SHARD_ROUTE + FOLD_SUFFIX, self.get_fold)
         app.router.add_get(INVENTORY_PATH, self.get_inventory)
 
@@ -42,6 +47,17 @@ class KeepingApi:
         leaf = _decode_number(request.match_info["leaf"], "leaf")
         found = await run_in(self._executor, prove_leaf, self._engine, blob, shard, leaf)
         return web.Response(body=encode_leaf_answer(found.leaf, found.proof), content_type=BODY_TYPE)
+
+    async def get_leaves(self, request: web.Request) -> web.StreamResponse:
+        """Send neighbouring leaves with one path for all of them."""
+        blob, shard = _decode_path(request.match_info)
+        first = _decode_number(request.query.get("first", ""), "first")
+        count = _decode_number(request.query.get("count", ""), "count")
+        siblings, leaves = await run_in(
+            self._executor,
+            lambda: self._trees.read_range(blob, shard, first, count, max_bytes=MAX_RANGE_BYTES),
+        )
+        return web.Response(body=encode_range_answer(siblings, leaves), content_type=BODY_TYPE)
 
     async def get_fold(self, request: web.Request) -> web.StreamResponse:
         """Send the fold of a shard under the coefficients of a nonce."""

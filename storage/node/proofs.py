@@ -36,7 +36,7 @@ def prove_leaf(engine: StoreEngine, blob: BlobId, shard: ShardIndex, leaf_index:
 
     Raises: UnknownShard; MalformedRequest for a leaf beyond the shard.
     """
-    header_bytes, header = _load_header(engine, blob, shard)
+    header_bytes, header = load_header(engine, blob, shard)
     record = engine.get_record(blob, shard)
     num_leaves = compute_num_leaves(record.shard_bytes, header.leaf_bytes)
     if not 0 <= leaf_index < num_leaves:
@@ -48,7 +48,7 @@ def prove_leaf(engine: StoreEngine, blob: BlobId, shard: ShardIndex, leaf_index:
             builder.update(chunk)
             at += len(chunk)
         start = leaf_index * header.leaf_bytes
-        leaf = _read_all(reader, start, min(header.leaf_bytes, record.shard_bytes - start))
+        leaf = read_all(reader, start, min(header.leaf_bytes, record.shard_bytes - start))
     finally:
         reader.close()
     proof = compute_proof(
@@ -62,7 +62,7 @@ def fold_shard(engine: StoreEngine, blob: BlobId, shard: ShardIndex, nonce: byte
 
     Raises: UnknownShard.
     """
-    _, header = _load_header(engine, blob, shard)
+    _, header = load_header(engine, blob, shard)
     engine.get_record(blob, shard)
     builder = FoldBuilder(make_audit_seed(blob, nonce, header.num_shards))
     reader, at = engine.open_body(blob, shard), 0
@@ -80,7 +80,7 @@ def is_intact(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> bool:
 
     Raises: UnknownShard when it is not there at all.
     """
-    _, header = _load_header(engine, blob, shard)
+    _, header = load_header(engine, blob, shard)
     builder = RootBuilder(leaf_bytes=header.leaf_bytes)
     reader, at = engine.open_body(blob, shard), 0
     try:
@@ -92,7 +92,11 @@ def is_intact(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> bool:
     return shard < header.num_shards and builder.finish() == header.shard_roots[shard]
 
 
-def _load_header(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> tuple[bytes, BlobHeader]:
+def load_header(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> tuple[bytes, BlobHeader]:
+    """Return the header of a blob of which some shard is kept, encoded and decoded.
+
+    Raises: UnknownShard.
+    """
     encoded = engine.get_header(blob)
     try:
         return encoded, decode_header(encoded)
@@ -100,7 +104,8 @@ def _load_header(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> tuple[
         raise UnknownShard(blob=blob, shard=shard) from error
 
 
-def _read_all(reader: ShardReader, start: int, num_bytes: int) -> bytes:
+def read_all(reader: ShardReader, start: int, num_bytes: int) -> bytes:
+    """Return ``num_bytes`` from ``start`` on, or what there is of them."""
     parts: list[bytes] = []
     while num_bytes > 0:
         part = reader.read(start, num_bytes)
