@@ -152,6 +152,55 @@ def test_a_retiring_node_stands_by_what_it_signed_and_no_longer() -> None:
     assert chain.total_money() == chain.minted
 
 
+def test_who_leaves_is_free_though_nobody_else_comes_or_goes() -> None:
+    chain = bonded(Chain())
+    Stored(chain, blocks=300)
+    node = chain.nodes[3].operator
+    chain.call("Storage", "retireNode", sender=node)
+    chain.advance_to_epoch()
+    assert chain.struct("Storage", "nodeAccount", node)["freeHeight"] == 2**64 - 1, "the previous epoch still certifies"
+    chain.advance_to_epoch()
+    epoch, free = chain.view("Storage", "epoch"), chain.struct("Storage", "nodeAccount", node)["freeHeight"]
+    assert chain.height < free <= chain.height + 300
+    chain.advance(free - chain.height)
+    chain.call("Storage", "withdrawNodeBond", sender=node)
+    assert chain.view("Storage", "epoch") == epoch, "then the set is steady again"
+
+
+def test_a_blob_that_moves_takes_its_income_to_the_new_seats() -> None:
+    """Re-homing: the owner certifies it anew, at no price; who left stands by its word and is paid no more."""
+    chain = bonded(Chain())
+    stored = Stored(chain, blocks=1_000)
+    expiry, size = chain.struct("Storage", "blob", stored.blob)["expiryHeight"], stored.header.size_bytes
+    gone = chain.nodes[0].operator
+    chain.call("Storage", "renew", stored.blob, expiry + 500, sender="alice", value=10**18)
+    chain.call("Storage", "challenge", stored.blob, 0, 0, sender="eve", value=10**17)
+    chain.call("Storage", "retireNode", sender=gone)
+    fifth = chain.add_node("fifth")
+    chain.advance_to_epoch()
+    assert chain.structs("Storage", "committee", 2)[0]["operator"] != gone
+    new = chain.certificate(stored.blob, tier=Tier.HOT, size=size, expiry=expiry + 500)
+    paid = chain.struct("Storage", "ownerAccount", make_address("alice"))["paid"]
+    chain.call("Storage", "certify", new, sender="alice")
+    assert chain.struct("Storage", "ownerAccount", make_address("alice"))["paid"] == paid, "its blocks were paid before"
+    info = chain.struct("Storage", "blob", stored.blob)
+    assert (info["epoch"], info["signers"], info["releaseHeight"]) == (2, 0b1111, expiry + 500)
+    rates = [chain.struct("Storage", "income", epoch)["rate"] for epoch in (1, 2)]
+    assert rates[0] == 0
+    assert rates[1] > 0
+    # the challenge of before runs out: the liar loses its bond, the new seat 0 neither seat nor income
+    chain.advance(150)
+    (slashed,) = chain.events("NodeSlashed")
+    assert slashed["operator"] == gone
+    assert chain.struct("Storage", "blob", stored.blob)["signers"] == 0b1111
+    chain.advance(expiry + 800 - chain.height)
+    earned = {node.operator: chain.struct("Storage", "nodeAccount", node.operator)["earned"] for node in chain.nodes}
+    assert earned[fifth.operator] > 0
+    assert earned[gone] < earned[fifth.operator]
+    assert chain.struct("Storage", "income", 2)["rate"] == 0
+    assert chain.total_money() == chain.minted
+
+
 def test_registration_asks_for_the_bond_that_genesis_names() -> None:
     chain = Chain(num_nodes=0, params=ContractParams(node_bond=WEI))
     with pytest.raises(Reverted, match="BondTooSmall"):
@@ -230,7 +279,7 @@ def test_a_pinned_blob_stays_paid() -> None:
 
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["certify", "renew", "release", "wait"]),
+        st.sampled_from(["certify", "renew", "release", "wait", "committee"]),
         st.integers(0, 2),
         st.integers(0, 1),
         st.integers(1, 400),
@@ -254,6 +303,8 @@ def test_no_wei_is_lost_in_any_history_of_leases(history: list[tuple[str, int, i
                 chain.call("Storage", "renew", blob, chain.height + blocks, sender=name, value=10**18)
             elif action == "release":
                 chain.call("Storage", "release", blob, sender=name)
+            elif action == "committee":
+                chain.add_node(f"n{len(chain.nodes)}")
             else:
                 chain.advance(blocks)
         except Reverted:
@@ -261,10 +312,11 @@ def test_no_wei_is_lost_in_any_history_of_leases(history: list[tuple[str, int, i
     chain.advance(900)
     accounts = [chain.struct("Storage", "ownerAccount", make_address(name)) for name in ("alice", "bob")]
     earned = sum(chain.struct("Storage", "nodeAccount", node.operator)["earned"] for node in chain.nodes)
-    income = chain.struct("Storage", "income", 1)
-    assert income["rate"] == 0
-    assert sum(a["paid"] - a["refunded"] for a in accounts) == earned + income["accrued"]
-    assert chain.balance(STORAGE_ADDRESS) == income["accrued"]
+    incomes = [chain.struct("Storage", "income", epoch) for epoch in range(1, chain.view("Storage", "epoch") + 1)]
+    assert all(income["rate"] == 0 for income in incomes)
+    accrued = sum(income["accrued"] for income in incomes)
+    assert sum(a["paid"] - a["refunded"] for a in accounts) == earned + accrued
+    assert chain.balance(STORAGE_ADDRESS) == accrued
     assert _count(chain.state, b"s/f") == 0, "no change of income is left"
 
 

@@ -13,7 +13,7 @@ from chain.core.abi.refusal import Refusal
 from chain.core.accounts import transfer
 from chain.core.contracts.storage.bonds import note_signed
 from chain.core.contracts.storage.certificates import StoredBlob
-from chain.core.contracts.storage.income import process_cut_span, process_fee
+from chain.core.contracts.storage.income import process_cut_span, process_fee, process_moved_span
 from chain.core.contracts.storage.keys import STORAGE, blob_key, due_blob_key
 from chain.core.contracts.storage.leases import Lease, get_lease, get_lease_expiries, save_lease
 from chain.core.contracts.storage.owners import process_owner_payment
@@ -111,6 +111,10 @@ def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> N
     blob.paid += fee
     save_blob(state, stored.blob, blob)
     note_signed(state, stored.epoch, stored.expiry_height)
+    if blob.epoch == stored.epoch:  # its own seats keep it from now on, and are paid from now on
+        lease.spans = [
+            process_moved_span(state, span, epoch=stored.epoch, height=int(turn.height)) for span in lease.spans
+        ]
     _extend_lease(turn, stored.blob, owner, lease, expiry, stored.epoch, fee)
     turn.emit(STORAGE, "BlobCertified", stored.blob, owner, stored.size_bytes, stored.tier, expiry, fee)
 

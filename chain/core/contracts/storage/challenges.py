@@ -91,6 +91,7 @@ def process_challenge(turn: Turn, challenger: Address, blob_id: bytes, seat: int
     if get_challenge(state, blob_id, seat) is not None:
         raise Refusal("ChallengeIsOpen", blob_id, seat)
     operator = get_operator(state, blob.epoch, seat)
+    assert operator is not None, "only seats of its epoch sign for a blob"
     due_height = height + terms.challenge_blocks
     bound_height = _compute_bound_height(state, blob, operator)
     if bound_height <= due_height:
@@ -151,9 +152,18 @@ def _slash(turn: Turn, blob_id: bytes, blob: Blob, seat: int, challenge: Challen
     book.num_faults += 1
     save_node_book(state, challenge.operator, book)
     transfer(state, STORAGE, challenge.challenger, reward)
-    process_forfeit(state, epoch=blob.epoch, seat=seat, amount=amount - reward, height=turn.height)
-    blob.signers &= ~(1 << seat)
-    save_blob(state, blob_id, blob)
+    # The blob may have moved to another committee since: whoever has the seat there has lost nothing.
+    is_its_seat = get_operator(state, blob.epoch, seat) == challenge.operator
+    process_forfeit(
+        state,
+        epoch=blob.epoch,
+        seat=seat if is_its_seat else None,
+        amount=amount - reward,
+        height=turn.height,
+    )
+    if is_its_seat:
+        blob.signers &= ~(1 << seat)
+        save_blob(state, blob_id, blob)
     turn.emit(STORAGE, "NodeSlashed", challenge.operator, blob_id, seat, amount)
     process_demotion(turn, challenge.operator)
 

@@ -1,7 +1,8 @@
 """Committees: snapshots of seats, one a storage epoch (DESIGN 5, *Committee*).
 
 A new epoch starts at a multiple of ``storage_epoch_blocks`` and only when the set of nodes has changed, so
-certificates of a steady network never go out of date.  The current and the previous epoch are accepted.
+certificates of a steady network never go out of date.  The current and the previous epoch are accepted; one more epoch
+follows where a seat has gone, so that nobody waits for ever for certificates of its last epoch to end.
 Invariant: a committee has 1 to 64 seats and never changes, but for the addresses of its nodes.
 """
 
@@ -36,6 +37,8 @@ def process_epoch_block_end(turn: Turn) -> None:
     if not seated:  # the last committee stays: it serves until its leases end
         save_epoch_state(turn.state, clock)
         return
+    operators = {node.operator for node in seated}
+    clock.has_changed = any(node.operator not in operators for node in get_seats(turn.state, clock.epoch))
     clock.epoch += 1
     save_epoch_state(turn.state, clock)
     turn.state.set(committee_key(clock.epoch), pack([(node.operator, node.key) for node in seated]))
@@ -57,11 +60,12 @@ def get_seats(state: Overlay, epoch: int) -> list[Node]:
     return seats
 
 
-def get_operator(state: Overlay, epoch: int, seat: int) -> Address:
-    """Return who has a seat; the epoch has it."""
+def get_operator(state: Overlay, epoch: int, seat: int) -> Address | None:
+    """Return who has a seat, None where the epoch has no such seat."""
     value = state.get(committee_key(epoch))
     assert value is not None, "a certified blob names a committee"
-    return Address(unpack(value)[seat][0])
+    seats = unpack(value)
+    return Address(seats[seat][0]) if seat < len(seats) else None
 
 
 def get_committee(state: Overlay, epoch: int) -> Committee | None:

@@ -102,11 +102,21 @@ def process_cut_span(state: Overlay, span: Span, *, cut: int, height: int) -> in
     return span.rate * (span.stop - max(span.start, cut))
 
 
-def process_forfeit(state: Overlay, *, epoch: int, seat: int, amount: int, height: int) -> None:
-    """Take a seat out of an epoch's income, and add ``amount`` for the others."""
+def process_moved_span(state: Overlay, span: Span, *, epoch: int, height: int) -> Span:
+    """Let what a span still brings go to another epoch's seats, and return it as it is from now on."""
+    if span.epoch == epoch or span.stop <= height:
+        return span
+    start = max(span.start, height)
+    fee = process_cut_span(state, span, cut=start, height=height)
+    return process_fee(state, fee=fee, start=start, stop=span.stop, epoch=epoch, height=height)
+
+
+def process_forfeit(state: Overlay, *, epoch: int, seat: int | None, amount: int, height: int) -> None:
+    """Take a seat out of an epoch's income, None: no seat, and add ``amount`` for the others."""
     income = get_income(state, epoch, height)
     income.accrued += amount
-    income.forfeited |= 1 << seat
+    if seat is not None:
+        income.forfeited |= 1 << seat
     save_income(state, epoch, income)
 
 
