@@ -114,12 +114,14 @@ class Candidate:
 class Snapshot:
     """The chain as of one block; close it before slow work."""
 
-    __slots__ = ("_databases", "_transaction")
+    __slots__ = ("_databases", "_height", "_state", "_transaction")
 
     def __init__(self, transaction: lmdb.Transaction, databases: dict[bytes, Any]) -> None:
         """Read through ``transaction``."""
         self._transaction = transaction
         self._databases = databases
+        self._state = _SnapshotState(transaction, databases[b"state"])
+        self._height: Height | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -129,7 +131,9 @@ class Snapshot:
     @property
     def height(self) -> Height:
         """The newest block, 0 at genesis and before."""
-        return Height(int.from_bytes(self._get(b"meta", _META_HEIGHT) or b"", "big"))
+        if self._height is None:
+            self._height = Height(int.from_bytes(self._get(b"meta", _META_HEIGHT) or b"", "big"))
+        return self._height
 
     @property
     def first_height(self) -> Height:
@@ -144,7 +148,7 @@ class Snapshot:
     @property
     def state(self) -> Base:
         """The state after block ``height``; usable while the snapshot is open."""
-        return _SnapshotState(self._transaction, self._databases[b"state"])
+        return self._state
 
     @property
     def state_and_archive(self) -> Base:
@@ -292,13 +296,13 @@ class Store:
         )
         self._env.reader_check()
         self._databases = _open_databases(self._env, directory, is_writer=True)
-        self._reading = self._env.begin()
         self._num_commits = 0
+        self._begin_reading()
 
     @property
     def committed(self) -> Snapshot:
         """The newest durable block; valid until the next ``commit``."""
-        return Snapshot(self._reading, self._databases)
+        return self._committed
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
@@ -320,7 +324,7 @@ class Store:
                 break
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
-        self._reading = self._env.begin()
+        self._begin_reading()
 
     def put_entries(self, entries: Sequence[Entry]) -> None:
         """Write a part of a snapshot; until ``finish_restore`` the store still counts as empty."""
@@ -342,12 +346,16 @@ class Store:
         with self._env.begin(write=True) as transaction:
             for database in self._databases.values():
                 transaction.drop(database, delete=False)
-        self._reading = self._env.begin()
+        self._begin_reading()
 
     def close(self) -> None:
         """Close the database."""
         self._reading.abort()
         self._env.close()
+
+    def _begin_reading(self) -> None:
+        self._reading = self._env.begin()
+        self._committed = Snapshot(self._reading, self._databases)
 
     def _write_between_blocks(self, write: Callable[[lmdb.Transaction], None]) -> None:
         self._reading.abort()
@@ -359,7 +367,7 @@ class Store:
                 break
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
-        self._reading = self._env.begin()
+        self._begin_reading()
 
     def _put_entries(self, transaction: lmdb.Transaction, entries: Sequence[Entry]) -> None:
         for kind, key, value in entries:

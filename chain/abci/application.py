@@ -34,8 +34,7 @@ from chain.core.executor import (
     BlockEnvironment,
     BlockExecution,
     Contracts,
-    check_sender,
-    check_transaction,
+    check_arrival,
     compute_evm_gas,
     process_block,
 )
@@ -205,12 +204,9 @@ class ChainApplication:
         if isinstance(verdict, InvalidTransaction):
             return _refuse_transaction(verdict)
         try:
-            check_transaction(verdict, parameters, self._contracts)
-            state = self._store.committed.state
-            check_sender(state, verdict.sender)
-            compute_evm_gas(state, verdict, parameters, self._contracts)
-            nonce, balance = self._read_account(verdict.sender)
-            self._queue.admit(verdict, nonce, balance, self._store.committed.height)
+            committed = self._store.committed
+            nonce, balance = check_arrival(committed.state, verdict, parameters, self._contracts)
+            self._queue.admit(verdict, nonce, balance, committed.height)
         except InvalidTransaction as error:
             return _refuse_transaction(error)
         return pb.ResponseCheckTx(gas_wanted=verdict.gas_limit, data=verdict.hash)

@@ -38,7 +38,7 @@ from chain.core.genesis import ChainParameters, get_supply, set_supply
 from chain.core.native import BlockContext, CallContext, Meter, OutOfGas, Revert
 from chain.core.records import AccessList, Log, Receipt, Transaction
 from chain.core.state import Base, Overlay
-from chain.core.types import Address, Amount
+from chain.core.types import Address, Amount, Nonce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ def compute_cost(transaction: Transaction) -> Amount:
     return Amount(transaction.gas_limit * transaction.max_fee + transaction.value)
 
 
-def check_transaction(transaction: Transaction, parameters: ChainParameters, contracts: Contracts) -> None:
-    """Check what needs no state; raises a subclass of InvalidTransaction."""
+def check_transaction(transaction: Transaction, parameters: ChainParameters, contracts: Contracts) -> int:
+    """Check what needs no state and return the least gas it takes; raises a subclass of InvalidTransaction."""
     if transaction.gas_limit > parameters.gas_limit:
         raise GasLimitTooHigh(parameters.gas_limit, transaction.gas_limit)
     if transaction.to is None and len(transaction.data) > MAX_INITCODE_BYTES:
@@ -74,6 +74,7 @@ def check_transaction(transaction: Transaction, parameters: ChainParameters, con
         raise IntrinsicGasTooLow(required, transaction.gas_limit)
     if transaction.max_fee < parameters.base_fee:
         raise FeeCapTooLow(parameters.base_fee, transaction.max_fee)
+    return required
 
 
 def compute_evm_gas(state: Base, transaction: Transaction, parameters: ChainParameters, contracts: Contracts) -> int:
@@ -91,10 +92,19 @@ def compute_evm_gas(state: Base, transaction: Transaction, parameters: ChainPara
     return gas
 
 
-def check_sender(state: Base, sender: Address) -> None:
-    """Refuse a sender that holds code (EIP-3607)."""
-    if accounts.get_code_hash(state, sender):
-        raise SenderIsContract(sender)
+def check_arrival(
+    state: Base, transaction: Transaction, parameters: ChainParameters, contracts: Contracts
+) -> tuple[Nonce, Amount]:
+    """Check what is known of a transaction before it waits; return nonce and balance of its sender.
+
+    Raises a subclass of InvalidTransaction for what no block could execute.
+    """
+    check_transaction(transaction, parameters, contracts)
+    nonce, balance, code_hash = accounts.load_account(state, transaction.sender)
+    if code_hash:
+        raise SenderIsContract(transaction.sender)
+    compute_evm_gas(state, transaction, parameters, contracts)
+    return Nonce(nonce), Amount(balance)
 
 
 def process_block(

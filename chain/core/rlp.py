@@ -17,6 +17,7 @@ MAX_DEPTH = 8
 
 _SHORT = 55
 """Longest payload whose length stands in the first byte."""
+_BYTES = tuple(bytes((value,)) for value in range(256))
 
 
 class InvalidRlp(ValueError):
@@ -29,14 +30,23 @@ def encode(item: bytes | Sequence[object]) -> bytes:
         if len(item) == 1 and item[0] < 0x80:
             return item
         return encode_header(0x80, len(item)) + item
-    payload = b"".join(encode(part) for part in item)  # type: ignore[arg-type]
+    parts: list[bytes] = []
+    for part in item:
+        if type(part) is not bytes:
+            parts.append(encode(part))  # type: ignore[arg-type]
+        elif len(part) == 1 and part[0] < 0x80:
+            parts.append(part)
+        else:
+            parts.append(encode_header(0x80, len(part)))
+            parts.append(part)
+    payload = b"".join(parts)
     return encode_header(0xC0, len(payload)) + payload
 
 
 def encode_header(base: int, length: int) -> bytes:
     """Encode the length of a string (base 0x80) or a list (base 0xC0)."""
     if length <= _SHORT:
-        return bytes((base + length,))
+        return _BYTES[base + length]
     size = encode_integer(length)
     return bytes((base + _SHORT + len(size),)) + size
 

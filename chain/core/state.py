@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedSet
 
 
 class Base(Protocol):
@@ -35,23 +35,32 @@ class EmptyBase:
         return iter(())
 
 
-class Overlay:
-    """Pending changes over a base, with one undo journal."""
+_ABSENT = object()
+"""In the journal: the key wasn't pending."""
 
-    __slots__ = ("_base", "_journal", "_pending")
+
+class Overlay:
+    """Pending changes over a base, with one undo journal.
+
+    Writing and reading take a dict; the keys are sorted only when somebody iterates, those that came since.
+    """
+
+    __slots__ = ("_base", "_journal", "_new_keys", "_pending", "_sorted_keys")
 
     def __init__(self, base: Base | None = None) -> None:
         """Stand on ``base`` (an empty one by default)."""
         self._base: Base = base if base is not None else EmptyBase()
-        self._pending: SortedDict[bytes, bytes | None] = SortedDict()
-        self._journal: list[tuple[bytes, bool, bytes | None]] = []
+        self._pending: dict[bytes, bytes | None] = {}
+        self._journal: list[tuple[bytes, object]] = []
+        self._new_keys: list[bytes] = []
+        """Pending, and not in ``_sorted_keys`` yet."""
+        self._sorted_keys: SortedSet[bytes] = SortedSet()
+        """Were pending once: a rollback leaves them here."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None where there is none."""
-        if key in self._pending:
-            pending: bytes | None = self._pending[key]
-            return pending
-        return self._base.get(key)
+        value = self._pending.get(key, _ABSENT)
+        return self._base.get(key) if value is _ABSENT else value  # type: ignore[return-value]
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a key; an empty value is allowed and differs from none."""
@@ -64,10 +73,14 @@ class Overlay:
 
     def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with start <= key < stop, ascending; the keys are fixed at the call."""
-        keys = list(self._pending.irange(start, stop, inclusive=(True, False)))
+        if self._new_keys:
+            self._sorted_keys.update(self._new_keys)
+            self._new_keys.clear()
+        pending = self._pending
+        keys = [key for key in self._sorted_keys.irange(start, stop, inclusive=(True, False)) if key in pending]
         shadowed = set(keys)
         merged = [(key, value) for key, value in self._base.iterate(start, stop) if key not in shadowed]
-        merged += [(key, value) for key in keys if (value := self._pending[key]) is not None]
+        merged += [(key, value) for key in keys if (value := pending[key]) is not None]
         merged.sort()
         return iter(merged)
 
@@ -78,20 +91,26 @@ class Overlay:
     def rollback(self, mark: int) -> None:
         """Undo every change since the mark."""
         while len(self._journal) > mark:
-            key, was_pending, value = self._journal.pop()
-            if was_pending:
-                self._pending[key] = value
-            else:
+            key, value = self._journal.pop()
+            if value is _ABSENT:
                 del self._pending[key]
+            else:
+                self._pending[key] = value  # type: ignore[assignment]
 
     def commit(self, mark: int) -> None:
         """Keep the changes since the mark; an outer rollback still undoes them."""
 
     def changes(self) -> list[tuple[bytes, bytes | None]]:
         """Return what differs from the base, by ascending key; None means deleted."""
-        return list(self._pending.items())
+        return sorted(self._pending.items(), key=_get_key)
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        was_pending = key in self._pending
-        self._journal.append((key, was_pending, self._pending[key] if was_pending else None))
+        old = self._pending.get(key, _ABSENT)
+        self._journal.append((key, old))
+        if old is _ABSENT:
+            self._new_keys.append(key)
         self._pending[key] = value
+
+
+def _get_key(pair: tuple[bytes, bytes | None]) -> bytes:
+    return pair[0]

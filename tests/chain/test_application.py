@@ -123,7 +123,7 @@ def test_damaged_database_is_noticed(driver: Driver, store: Store, contracts: An
     with store._env.begin(write=True, db=store._databases[b"state"]) as transaction:
         transaction.put(b"a/" + b"\x05" * 20, b"\x00" * 40)
     store._reading.abort()
-    store._reading = store._env.begin()
+    store._begin_reading()
     with pytest.raises(OutOfOrder, match="the database is damaged"):
         ChainApplication(store, contracts, process_genesis)
 

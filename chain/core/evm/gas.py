@@ -41,6 +41,8 @@ deposit) can be deployed.  Native calls pay by work that was measured and need n
 
 def compute_intrinsic_gas(data: bytes, *, is_creation: bool = False, access_list: AccessList = ()) -> int:
     """Return the gas that a transaction costs before it runs."""
+    if not (data or is_creation or access_list):
+        return TRANSACTION_GAS
     num_zeros = data.count(0)
     gas = TRANSACTION_GAS + ZERO_BYTE_GAS * num_zeros + NONZERO_BYTE_GAS * (len(data) - num_zeros)
     if is_creation:
@@ -59,6 +61,8 @@ def compute_floor_gas(data: bytes) -> int:
 
 def compute_required_gas(data: bytes, *, is_creation: bool, is_native: bool, access_list: AccessList) -> int:
     """Return the least gas limit with which a transaction is accepted."""
+    if not (data or is_creation or access_list):
+        return TRANSACTION_GAS
     gas = compute_intrinsic_gas(data, is_creation=is_creation, access_list=access_list)
     if is_creation:
         gas += INITCODE_WORD_GAS * ((len(data) + 31) >> 5)
