@@ -1,7 +1,8 @@
 """The node's own reading of the contracts' views, as JSON: what the page and the metrics are made of.
 
 The same views that any client calls, run on a throwaway overlay; nothing is read past the contracts.  Structs
-become objects by field name, enumerations their names, amounts (uint128, uint256) decimal strings.
+become objects by field name, enumerations their names, amounts (uint128, uint256) and whatever a double can't hold
+decimal strings.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from chain.rpc.state_methods import MAX_CALL_GAS
 
 _AMOUNTS = ("uint128", "uint256")
 """Too wide for a JSON reader's double."""
+_LARGEST_EXACT = 2**53 - 1
+"""Above it a JSON reader's double is no longer exact: such numbers are strings too."""
 _NOBODY = Address(bytes(20))
 
 
@@ -41,10 +44,14 @@ def read_view(session: Session, contract: str, function: str, *arguments: object
     if not result.status:
         raise CallFailed(f"{contract}.{function}: {result.error}")
     outputs = view.function.outputs
-    shown = [
-        _shown(field, value, None) for field, value in zip(outputs, view.decode_outputs(result.output), strict=True)
-    ]
+    values = view.decode_outputs(result.output)
+    shown = [_shown(field, value, None) for field, value in zip(outputs, values, strict=True)]
     return shown[0] if len(shown) == 1 else shown
+
+
+def show_fields(fields: Sequence[Field], values: Sequence[Any]) -> dict[str, Any]:
+    """Return decoded values as JSON by field name."""
+    return {field.name: _shown(field, value, None) for field, value in zip(fields, values, strict=True)}
 
 
 def _shown(field: Field, value: Any, struct: Struct | None) -> Any:
@@ -55,7 +62,7 @@ def _shown(field: Field, value: Any, struct: Struct | None) -> Any:
         return _shown_struct(field.kind, value)
     if isinstance(value, bytes):
         return "0x" + value.hex()
-    if field.kind in _AMOUNTS:
+    if field.kind in _AMOUNTS or (isinstance(value, int) and value > _LARGEST_EXACT):
         return str(value)
     names = _names(struct, field.name) if struct is not None else None
     return names.get(value, str(value)) if names else value

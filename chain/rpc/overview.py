@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from chain.core.contracts.params import BLOCKS_PER_MONTH
+from chain.rpc.activity import list_transactions
 from chain.rpc.contract_views import read_view
 from chain.rpc.session import Session
 
@@ -16,8 +17,14 @@ NUM_RUNS = 20
 """Newest runs that are listed."""
 NUM_ROUNDS = 16
 """Newest rounds of the chosen run."""
-NUM_BLOCKS = 24
+NUM_BLOCKS = 60
 """Newest blocks."""
+NUM_TRANSACTIONS = 20
+"""Newest transactions."""
+MAX_SEARCHED_BLOCKS = 500
+"""How far back transactions are looked for."""
+NUM_PROPOSALS = 10
+"""Newest governance proposals."""
 MAX_EVALUATIONS = 2_048
 """Newest held-out losses of the curve."""
 _PAGE = 256
@@ -39,25 +46,43 @@ class OverviewCache:
         self._height = -1
         self._by_run: dict[int | None, dict[str, Any]] = {}
         self._settled: SettledRounds = {}
+        self._newest: list[dict[str, Any]] = []
 
     def get(self, session: Session, run: int | None) -> dict[str, Any]:
         """Return the overview, made at most once a block and run."""
         with self._lock:
             height = session.snapshot.height
             if height < self._height:
-                return self._by_run.get(run) or compute_overview(session, run, self._settled)
+                return self._by_run.get(run) or self._compute(session, run)
             if height > self._height:
+                self._collect_transactions(session, height)
                 self._height = height
                 self._by_run = {}
                 if len(self._settled) > MAX_SETTLED:
                     self._settled.clear()
             if run not in self._by_run:
-                self._by_run[run] = compute_overview(session, run, self._settled)
+                self._by_run[run] = self._compute(session, run)
             return self._by_run[run]
+
+    def _compute(self, session: Session, run: int | None) -> dict[str, Any]:
+        return {**compute_overview(session, run, self._settled), "transactions": self._newest}
+
+    def _collect_transactions(self, session: Session, height: int) -> None:
+        """Put what came since the last look before the rest, newest first."""
+        snapshot = session.snapshot
+        oldest = max(self._height + 1, height - MAX_SEARCHED_BLOCKS + 1, snapshot.first_height, 0)
+        found: list[dict[str, Any]] = []
+        for each in range(height, oldest - 1, -1):
+            block = snapshot.block(each)
+            if block is not None and block.transactions:
+                found += reversed(list_transactions(snapshot, block, NUM_TRANSACTIONS))
+            if len(found) >= NUM_TRANSACTIONS:
+                break
+        self._newest = [*found, *self._newest][:NUM_TRANSACTIONS]
 
 
 def compute_overview(session: Session, run: int | None, settled: SettledRounds) -> dict[str, Any]:
-    """Read chain, runs, the chosen run (the newest where None) and storage; ``settled`` is read and filled."""
+    """Read chain, runs, the chosen run (the newest where None), storage and staking; ``settled`` is read and filled."""
     num_runs = read_view(session, "Training", "numRuns")
     chosen = num_runs if run is None else run
     return {
@@ -72,7 +97,20 @@ def compute_overview(session: Session, run: int | None, settled: SettledRounds) 
             "tiers": read_view(session, "Storage", "tiers"),
             "blocksPerMonth": BLOCKS_PER_MONTH,
         },
-        "staking": {"totalBonded": read_view(session, "Staking", "totalBonded")},
+        "staking": _staking(session),
+    }
+
+
+def _staking(session: Session) -> dict[str, Any]:
+    count = read_view(session, "Staking", "numProposals")
+    return {
+        "totalBonded": read_view(session, "Staking", "totalBonded"),
+        "params": read_view(session, "Staking", "stakingParams"),
+        "validators": read_view(session, "Staking", "validators"),
+        "numProposals": count,
+        "proposals": [
+            read_view(session, "Staking", "proposal", each) for each in range(count, max(0, count - NUM_PROPOSALS), -1)
+        ],
     }
 
 
@@ -95,6 +133,7 @@ def _chain(session: Session) -> dict[str, Any]:
                 "time": block.time_seconds,
                 "transactions": len(block.transactions),
                 "gasUsed": block.gas_used,
+                "proposer": "0x" + block.proposer.hex(),
             }
             for block in blocks
         ],

@@ -1,4 +1,4 @@
-"""The JSON-RPC process: HTTP around the dispatcher, the page, ``/api/overview``, ``/metrics`` and ``/health``.
+"""The JSON-RPC process: HTTP around the dispatcher, the page (`chain.rpc.explorer`), ``/metrics`` and ``/health``.
 
 It reads the LMDB that ``chain-node abci`` writes and never writes it, so consensus does not wait for it, and it
 may be stopped and started at any time.
@@ -7,10 +7,8 @@ may be stopped and started at any time.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
-from importlib.resources import files
 from pathlib import Path
 
 import aiohttp
@@ -18,9 +16,9 @@ from aiohttp import web
 
 from chain.recursion import allow_evm_depth
 from chain.rpc.dispatch import ChainDatabase, Dispatcher
+from chain.rpc.explorer import CORS, Explorer, to_json
 from chain.rpc.faults import RpcFault
 from chain.rpc.metrics import Metrics
-from chain.rpc.overview import OverviewCache
 from chain.rpc.session import Session
 from chain.rpc.subscriptions import Subscriptions
 from chain.rpc.upstream import Upstream
@@ -32,18 +30,6 @@ MAX_BODY_BYTES = 5 << 20
 """As go-ethereum: longest request body."""
 SHUTDOWN_SECONDS = 5.0
 """How long open requests may take to end after SIGTERM."""
-
-_CORS = {
-    "Access-Control-Allow-Origin": "*",
-    "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-    "Access-Control-Allow-Headers": "Content-Type",
-    "Access-Control-Max-Age": "86400",
-}
-"""Wallets in a browser come from any origin; the node holds no keys and knows no session."""
-_PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-)
-"""The page takes nothing from outside."""
 
 
 def run(home: Path, cometbft_url: str, host: str, port: int) -> None:
@@ -61,7 +47,7 @@ def build_app(home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> w
             web.post("/", node.answer),
             web.options("/", node.answer_preflight),
             web.get("/", node.show_page_or_socket),
-            web.get("/api/overview", node.show_overview),
+            *node.explorer.routes(),
             web.get("/metrics", node.show_metrics),
             web.get("/health", node.show_health),
         ]
@@ -78,44 +64,29 @@ class _Node:
     def __init__(self, home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> None:
         self._upstream = Upstream(cometbft_url, client)
         self._metrics = Metrics()
-        self._overviews = OverviewCache()
-        self._page = files("chain.rpc").joinpath("page.html").read_text(encoding="utf-8")
         self._dispatcher = Dispatcher(
             database=ChainDatabase(home / "app"),
             contracts=CONTRACTS,
             upstream=self._upstream,
             metrics=self._metrics,
         )
-
+        self.explorer = Explorer(self._dispatcher)
         self.subscriptions = Subscriptions(self._dispatcher)
 
     async def answer(self, request: web.Request) -> web.Response:
         """JSON-RPC."""
         body = await request.read()
-        return web.Response(body=await self._dispatcher.answer(body), content_type="application/json", headers=_CORS)
+        return web.Response(body=await self._dispatcher.answer(body), content_type="application/json", headers=CORS)
 
     async def answer_preflight(self, request: web.Request) -> web.Response:
         """CORS preflight."""
-        return web.Response(status=204, headers=_CORS)
+        return web.Response(status=204, headers=CORS)
 
     async def show_page_or_socket(self, request: web.Request) -> web.StreamResponse:
         """The page; or, where the client asks for it, a WebSocket."""
         if request.headers.get("Upgrade", "").lower() == "websocket":
             return await self.subscriptions.serve(request)
-        headers = {"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"}
-        return web.Response(text=self._page, content_type="text/html", headers=headers)
-
-    async def show_overview(self, request: web.Request) -> web.Response:
-        """What the page shows; ``?run=N`` chooses the run."""
-        text = request.query.get("run", "")
-        if text and not (text.isascii() and text.isdigit() and len(text) < 19):
-            return _json({"error": f"run is {text[:40]!r}, expected a number"}, status=400)
-        chosen = int(text) if text else None
-        try:
-            overview = await self._dispatcher.read(lambda session: self._overviews.get(session, chosen))
-        except RpcFault as e:
-            return _json({"error": e.message}, status=503)
-        return _json(overview)
+        return self.explorer.show_page()
 
     async def show_metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
@@ -131,7 +102,7 @@ class _Node:
             height = await self._dispatcher.read(lambda session: session.snapshot.height)
             state = await self._upstream.get_sync_state()
         except RpcFault as e:
-            return _json({"healthy": False, "reason": e.message}, status=503)
+            return to_json({"healthy": False, "reason": e.message}, status=503)
         body = {
             "healthy": not state.is_catching_up,
             "height": height,
@@ -139,7 +110,7 @@ class _Node:
             "catchingUp": state.is_catching_up,
             "peers": state.num_peers,
         }
-        return _json(body, status=503 if state.is_catching_up else 200)
+        return to_json(body, status=503 if state.is_catching_up else 200)
 
     async def close(self, app: web.Application) -> None:
         """Let running calls end and close the database."""
@@ -168,8 +139,3 @@ async def _serve(home: Path, cometbft_url: str, host: str, port: int) -> None:
             await stop.wait()
         finally:
             await runner.cleanup()
-
-
-def _json(value: object, *, status: int = 200) -> web.Response:
-    text = json.dumps(value, separators=(",", ":"))
-    return web.Response(text=text, status=status, content_type="application/json", headers=_CORS)

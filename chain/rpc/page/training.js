@@ -1,0 +1,89 @@
+// A run: figures, loss curve, members, and the fate of each update with its reason.
+import {at, bytes, chip, count, hash, isZero, list, make, plural, short, table, tokens, tone, who} from "./dom.js";
+import {MICRO, curve} from "./curve.js";
+
+const WHY = {
+  VOID_ROUND: "the round was void", MISSING_PAYLOAD: "its payload could not be had", INVALID_PAYLOAD: "its payload did not decode",
+  NOT_REVEALED: "its key was not revealed", NOT_DRAWN: "not drawn among the accepted"};
+const MARK = {ACCEPTED: "✓", REFUSED: "✕", PENDING: "…"};
+
+export function showRuns(runs, current, choose) {
+  at("runs").replaceChildren(...runs.map(run => make("button", {type: "button", "aria-pressed": String(run.run === current), click: () => choose(run.run)}, `Run ${run.run} `, chip(run.state))));
+}
+
+export function showNoRun() {
+  for (const id of ["run", "members", "fates", "curve"]) at(id).replaceChildren();
+  at("rounds").replaceChildren(make("div", {class: "empty"}, "No run yet. Make one: trainer run create demo --key-file owner.key --chain " + location.origin));
+}
+
+export function showRun(run) {
+  const info = run.info, params = info.params, last = run.evaluations[run.evaluations.length - 1], first = run.evaluations[0];
+  at("settled").textContent = `${count(info.numSettled)} of ${count(info.numRoundsTotal)}`;
+  at("settledNote").textContent = `${info.numEligible} of ${plural(info.numMembers, "member")} eligible`;
+  at("progress").style.width = `${100 * info.numSettled / Math.max(1, info.numRoundsTotal)}%`;
+  at("loss").textContent = last ? (last.lossMicro / MICRO).toFixed(3) : "–";
+  at("lossNote").textContent = last ? `at version ${last.version}, from ${(first.lossMicro / MICRO).toFixed(3)} at ${first.version}` : "no evaluation yet";
+  const [accepted, refused, seen] = ["accepted", "refused", "tokens"].map(field => run.members.reduce((sum, member) => sum + Number(member[field]), 0));
+  at("counted").textContent = count(accepted);
+  at("countedNote").textContent = `${count(refused)} refused; ${count(seen)} tokens seen`;
+  at("paid").textContent = tokens(info.paidRewards);
+  at("paidNote").textContent = `${tokens(info.paidStorage)} to stores, ${tokens(info.escrow)} in escrow`;
+  const facts = [
+    ["State", chip(info.state)], ["Owner", who(info.owner)],
+    ["Head", make("span", {}, `version ${info.headVersion} `, hash(info.headRoot, "root"))],
+    ["Checkpoint", make("span", {}, `version ${info.certifiedVersion} `, hash(info.certifiedRoot, "root"))],
+    ["Recipe", hash(info.recipeDigest, "keccak256")],
+    ["Exchange", `${plural(params.numFragments, "fragment")}, ${params.overlap ? "one round late" : "synchronous"}`],
+    ["Inner steps", `${info.localSteps} between two exchanges of a tensor`],
+    ["Rank", info.rank ? String(info.rank) : "as in the recipe"],
+    ["Pay", `${tokens(params.rewardPerUpdate)} an accepted update`], ["Bond", tokens(params.memberBond)],
+    ["Joining", params.isAllowListed ? "allow-listed" : "open"]];
+  if (info.numEligible > 0 && info.numEligible < 4) facts.push(["Note", "fewer than four members: votes survive crashes, not lies"]);
+  list(at("run"), facts);
+  at("curve").replaceChildren(curve(run.evaluations));
+  showFates(run);
+  showMembers(run.members);
+  at("rounds").replaceChildren(...(run.rounds.length ? run.rounds.map(showRound) : [make("div", {class: "empty"}, "No round has opened yet.")]));
+}
+
+function showFates(run) {
+  const rounds = run.rounds.slice().reverse(), workers = run.members.filter(member => member.state !== "LEFT" || rounds.some(round => round.updates.some(update => update.member === member.worker)));
+  if (!rounds.length || !workers.length) { at("fates").replaceChildren(make("div", {class: "empty"}, "Nothing yet.")); return; }
+  const cell = (member, round) => {
+    const update = round.updates.find(each => each.member === member.worker), where = `round ${round.info.round}: `;
+    if (!update) return make("td", {class: "cell none", title: where + (round.info.state === "OPEN" ? "nothing sent yet" : "nothing sent")});
+    const why = update.reason === "NONE" ? "" : ", " + (WHY[update.reason] || update.reason);
+    return make("td", {class: "cell " + tone(update.fate), title: `${where}${update.fate.toLowerCase()}${why}, in block ${update.height}`}, MARK[update.fate] || "");
+  };
+  const state = round => make("td", {class: "cell " + tone(round.info.state), title: `round ${round.info.round} is ${round.info.state}`}, round.info.state === "FINAL" ? "✓" : round.info.state[0].toLowerCase());
+  at("fates").replaceChildren(make("table", {class: "fates"},
+    make("thead", {}, make("tr", {}, make("th", {}, "Round"), ...rounds.map(round => make("th", {}, String(round.info.round))))),
+    make("tbody", {}, ...workers.map(member => make("tr", {}, make("th", {scope: "row"}, who(member.worker)), ...rounds.map(round => cell(member, round)))),
+      make("tr", {}, make("th", {scope: "row"}, "Round settled"), ...rounds.map(state)))),
+    make("div", {class: "legend"}, make("span", {}, "✓ counted"), make("span", {}, "✕ refused"), make("span", {}, "… waits for the round"), make("span", {}, "outlined: nothing sent"),
+      make("span", {}, "o open, r reveal, a attest, d dispute, v void")));
+}
+
+function showRound(round) {
+  const info = round.info, missing = info.numEligible - info.numCommitted;
+  const when = info.settledHeight ? `blocks ${count(info.openedHeight)} to ${count(info.settledHeight)}` : `opened at ${count(info.openedHeight)}` + (info.dueHeight ? `, due at ${count(info.dueHeight)}` : "");
+  return make("div", {class: "round"},
+    make("div", {class: "head"}, make("b", {}, `Round ${info.round}`), chip(info.state), make("span", {class: "soft"}, `fragment ${info.fragment}, ${when}, ${plural(info.numVotes, "vote")}` + (info.retries ? `, retry ${info.retries}` : "")),
+      isZero(info.root) ? null : make("span", {class: "faint"}, "root ", hash(info.root))),
+    ...round.updates.map(showUpdate),
+    missing > 0 ? make("div", {class: "faint"}, `${missing} of ${info.numEligible} eligible sent nothing` + (info.state === "OPEN" ? " yet" : "")) : null);
+}
+
+function showUpdate(update) {
+  const said = update.tokens ? `${count(update.tokens)} tokens, training loss ${(update.lossMicro / MICRO).toFixed(3)}` : "no inner steps: a flush round";
+  const fate = update.reason === "NONE" ? "" : (WHY[update.reason] || update.reason) + " · ";
+  return make("div", {class: "update"}, who(update.member), chip(update.fate, WHY[update.reason]),
+    make("span", {class: "soft"}, `${fate}block ${count(update.height)} · ${bytes(update.sizeBytes)} · ${said}` + (update.paid !== "0" ? ` · paid ${tokens(update.paid)}` : "")), make("code", {title: "blob " + update.blob}, short(update.blob)));
+}
+
+function showMembers(members) {
+  at("members").replaceChildren(table(["Worker", "State", "#Accepted", "#Refused", "#Missed", "#Tokens", "#Earned", "#Bond", "#Last round", "Client"], members.map(member => [
+    who(member.worker), chip(member.state), count(member.accepted), count(member.refused), String(member.missed), count(member.tokens),
+    tokens(member.earned), tokens(member.bond), Number(member.accepted) + Number(member.refused) ? String(member.lastRound) : "–", make("span", {class: "soft"}, member.client)]),
+    "Nobody has joined yet: trainer join --chain " + location.origin + " --run N --key-file worker.key"));
+}
