@@ -67,8 +67,8 @@ class Kernel(Protocol):
         """Return what multiplies any range of columns of these vectors: most of the preparation is done once."""
         ...
 
-    def multiply_blocks(self, rows: Rows, inputs: Buffer, outputs: Buffer) -> None:
-        """Do the same for at most 64 inputs that lie one after the other, and outputs that do, without a list."""
+    def multiply_blocks(self, matrix: bytes, inputs: Buffer, outputs: Buffer, *, num_rows: int) -> None:
+        """Do the same for at most 64 inputs that lie one after the other, and outputs that do; the rows lie so too."""
         ...
 
 
@@ -131,6 +131,7 @@ class IsalKernel:
         self._encode = library.ec_encode_data
         self._encode.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 3
         self._encode.restype = None
+        self._entries = self._make_entries()
 
     def multiply(self, rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """See ``Kernel``."""
@@ -156,19 +157,35 @@ class IsalKernel:
 
         return multiply_range
 
-    def multiply_blocks(self, rows: Rows, inputs: Buffer, outputs: Buffer) -> None:
-        """See ``Kernel``."""
-        num_inputs, num_bytes = _check_blocks(rows, inputs, outputs)
-        tables = self._make_tables(rows, num_inputs)
-        in_at = _get_address(inputs) + np.uint64(num_bytes) * np.arange(num_inputs, dtype=np.uint64)
-        out_at = _get_address(outputs) + np.uint64(num_bytes) * np.arange(len(rows), dtype=np.uint64)
-        self._encode(num_bytes, num_inputs, len(rows), tables.ctypes.data, in_at.ctypes.data, out_at.ctypes.data)
+    def multiply_blocks(self, matrix: bytes, inputs: Buffer, outputs: Buffer, *, num_rows: int) -> None:
+        """See ``Kernel``. A node does it every 256 KiB of a shard, so what comes before the call is kept short."""
+        num_inputs, num_bytes = _check_blocks(matrix, inputs, outputs, num_rows)
+        factors = np.frombuffer(matrix, dtype=np.uint8)
+        tables = self._entries.take(factors, axis=0, mode="clip")
+        in_at = _compute_offsets(num_inputs, num_bytes) + _get_address(inputs)
+        out_at = _compute_offsets(num_rows, num_bytes) + _get_address(outputs)
+        self._encode(num_bytes, num_inputs, num_rows, tables.ctypes.data, in_at.ctypes.data, out_at.ctypes.data)
 
     def _make_tables(self, rows: Rows, num_inputs: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         tables = np.empty(TABLE_BYTES * num_inputs * len(rows), dtype=np.uint8)  # ctypes' own arrays take 100 us
         if rows:
             self._init_tables(num_inputs, len(rows), b"".join(rows), tables.ctypes.data)
         return tables
+
+    def _make_entries(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
+        """Return what the library makes of each coefficient: the tables of a matrix are these, one after the other.
+
+        Raises:
+            KernelError: they are not, in this library.
+        """
+        num_entries = 256
+        every = self._make_tables((bytes(range(num_entries)),), num_entries)
+        entries = every.view(np.uint64).reshape(num_entries, -1)
+        backwards = self._make_tables(tuple(bytes((255 - value, value)) for value in range(num_entries)), 2)
+        factors = [factor for value in range(num_entries) for factor in (255 - value, value)]
+        if not np.array_equal(entries[factors].view(np.uint8).ravel(), backwards):
+            raise KernelError(f"{self.name}: tables of a matrix are not the tables of its coefficients")
+        return entries
 
 
 class NumpyKernel:
@@ -199,12 +216,12 @@ class NumpyKernel:
             rows, [view[start:stop] for view in in_views], [view[start:stop] for view in out_views]
         )
 
-    def multiply_blocks(self, rows: Rows, inputs: Buffer, outputs: Buffer) -> None:
+    def multiply_blocks(self, matrix: bytes, inputs: Buffer, outputs: Buffer, *, num_rows: int) -> None:
         """See ``Kernel``."""
-        _, num_bytes = _check_blocks(rows, inputs, outputs)
+        num_inputs, num_bytes = _check_blocks(matrix, inputs, outputs, num_rows)
         in_view, out_view = memoryview(inputs), memoryview(outputs)
         self.multiply(
-            rows,
+            tuple(matrix[at : at + num_inputs] for at in range(0, len(matrix), num_inputs)),
             [in_view[at : at + num_bytes] for at in range(0, len(in_view), num_bytes)],
             [out_view[at : at + num_bytes] for at in range(0, len(out_view), num_bytes)],
         )
@@ -241,18 +258,25 @@ def _check_shapes(rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer
     return lengths.pop() if lengths else 0
 
 
-def _check_blocks(rows: Rows, inputs: Buffer, outputs: Buffer) -> tuple[int, int]:
+def _check_blocks(matrix: bytes, inputs: Buffer, outputs: Buffer, num_rows: int) -> tuple[int, int]:
     """Return the number of inputs and the bytes of each."""
-    num_inputs = len(rows[0])
-    num_bytes, rest = divmod(memoryview(inputs).nbytes, num_inputs)
-    if not 0 < num_inputs <= MAX_BLOCKS or rest or memoryview(outputs).nbytes != num_bytes * len(rows):
-        raise ValueError(
-            f"{memoryview(inputs).nbytes} bytes for {num_inputs} inputs (at most {MAX_BLOCKS}) and "
-            f"{memoryview(outputs).nbytes} for {len(rows)} outputs"
-        )
-    if memoryview(outputs).readonly:
+    num_inputs, odd_factors = divmod(len(matrix), num_rows)
+    if odd_factors or not 0 < num_inputs <= MAX_BLOCKS:
+        raise ValueError(f"{len(matrix)} factors for {num_rows} rows of at most {MAX_BLOCKS}")
+    target = memoryview(outputs)
+    in_bytes = memoryview(inputs).nbytes
+    num_bytes, rest = divmod(in_bytes, num_inputs)
+    if rest or target.nbytes != num_bytes * num_rows:
+        raise ValueError(f"{in_bytes} bytes for {num_inputs} inputs and {target.nbytes} for {num_rows} outputs")
+    if target.readonly:
         raise ValueError("an output is read-only")
     return num_inputs, num_bytes
+
+
+@cache
+def _compute_offsets(num_blocks: int, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """Return where blocks of ``num_bytes`` begin that lie one after the other; few different ones are asked for."""
+    return np.arange(num_blocks, dtype=np.uint64) * np.uint64(num_bytes)
 
 
 def _get_address(buffer: Buffer) -> np.uint64:

@@ -6,14 +6,14 @@ hash is the blob id. Invariant: a blob id names one byte string or none.
 
 Header, canonical, big-endian::
 
-    offset  0  u8        version, 1
+    offset  0  u8        version, 1 or 3
             1  u8        matrix id, 1
             2  u8        k, number of data shards
             3  u8        n, number of shards, k..64
             4  u32       bytes of a Merkle leaf, a power of two, 64 .. 2^20
             8  u64       size of the blob in bytes, 0 .. 10^13
            16  n x 32    shard roots, by seat
-    16 + 32 n  k x T     version 2: folds of the data shards (da/core/folds.py; T = 18 for n <= 16, else 24)
+    16 + 32 n  k x T     version 3: folds of the data shards (da/core/folds.py; T = 15 for n <= 16, else 20)
 
 A publisher folds shards above 4 KiB, and nodes insist on it.
 """
@@ -32,8 +32,8 @@ from da.core.types import BlobId, ShardRoot
 PLAIN_VERSION = 1
 """A header without folds."""
 
-FOLDED_VERSION = 2
-"""A header with folds: a shard's encoding can be checked alone."""
+FOLDED_VERSION = 3
+"""A header with folds: a shard's encoding can be checked alone. Version 2 had other, slower folds, and is refused."""
 
 MATRIX_ID = 1
 """The generator matrix of ``da.core.matrix``: reedsolo's, over 0x11d with generator 2 and fcr 0."""

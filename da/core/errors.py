@@ -129,7 +129,7 @@ class FoldsMissing(DataAvailabilityError):
     """A node can't check the encoding of shards of this length, because the header has no folds."""
 
     def __init__(self, *, shard_bytes: int, maximum: int) -> None:
-        super().__init__(f"shards of {shard_bytes} bytes without folds, at most {maximum}; use a header of version 2")
+        super().__init__(f"shards of {shard_bytes} bytes without folds, at most {maximum}; use a header of version 3")
         self.shard_bytes = shard_bytes
         self.maximum = maximum
 

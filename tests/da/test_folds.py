@@ -34,9 +34,9 @@ def check(header: BlobHeader, index: int, shard: bytes) -> None:
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_any_chunks_fold_like_the_plain_definition(kernel: Kernel, data: st.DataObject) -> None:
-    size = data.draw(st.sampled_from([0, 1, 511, 16_384, 16_385, 40_000, 70_000]))
+    size = data.draw(st.sampled_from([0, 1, 255, 4_096, 4_097, 40_000, 64 * 4_096 + 1, 300_000]))
     shard = random.Random(size).randbytes(size)
-    seed = FoldSeed(data.draw(st.binary(max_size=4)), num_folds=18)
+    seed = FoldSeed(data.draw(st.binary(max_size=4)), num_folds=data.draw(st.sampled_from([15, 20])))
     cuts = sorted(data.draw(st.lists(st.integers(0, size), max_size=4)))
     builder = FoldBuilder(seed, kernel=kernel)
     for start, stop in zip([0, *cuts], [*cuts, size], strict=True):
@@ -44,9 +44,20 @@ def test_any_chunks_fold_like_the_plain_definition(kernel: Kernel, data: st.Data
     assert builder.finish() == compute_fold(seed, shard)
 
 
+def test_every_factor_is_used_once() -> None:
+    """No two groups of any levels share a byte, and a part of a group is that part of its rows."""
+    seed = FoldSeed(b"x", num_folds=15)
+    groups = [seed.get_part_factors(level, at, at + 48) for level in (1, 2, 3) for at in (0, 64, 128, 192)]
+    groups += [seed.get_block_factors(at, at + 64) for at in (0, 64)]
+    rows = [group[at : at + 16] for group in groups for at in range(0, len(group), 16)]
+    assert len(set(rows)) == len(rows)
+    whole = seed.get_block_factors(64, 128)
+    assert seed.get_block_factors(70, 72) == b"".join(whole[at + 6 : at + 8] for at in range(0, len(whole), 64))
+
+
 def test_more_blocks_than_one_call_takes() -> None:
-    shard = random.Random(1).randbytes(70 * 16_384 + 5)
-    seed = FoldSeed(b"x", num_folds=18)
+    shard = random.Random(1).randbytes(130 * 4_096 + 5)
+    seed = FoldSeed(b"x", num_folds=15)
     builder = FoldBuilder(seed)
     builder.update(shard)
     assert builder.finish() == compute_fold(seed, shard)
@@ -61,7 +72,7 @@ def test_every_shard_of_a_good_blob_passes(k: int, n: int) -> None:
     assert decode_header(encode_header(encoded.header)) == encoded.header
 
 
-@pytest.mark.parametrize("where", [0, 16_384, 49_999])
+@pytest.mark.parametrize("where", [0, 4_096, 49_999])
 @pytest.mark.parametrize("index", range(4))
 def test_invalid_one_altered_byte_is_off_the_code(index: int, where: int) -> None:
     """An encoder that alters one byte of one shard, and hashes and folds what it has, honestly."""
@@ -99,7 +110,7 @@ def test_invalid_folds_that_fit_two_shards_fit_no_third(pair: tuple[int, int]) -
 def test_folds_follow_the_roots() -> None:
     """Coefficients of one blob are useless for another: an encoder must choose the shards first."""
     first, second = encode(20_000), encode(20_001)
-    assert make_seed(first.header).get_part_coefficients() != make_seed(second.header).get_part_coefficients()
+    assert make_seed(first.header).get_block_factors(0, 1) != make_seed(second.header).get_block_factors(0, 1)
     assert compute_blob_id(first.header) != compute_blob_id(dataclasses.replace(first.header, folds=()))
 
 
@@ -116,6 +127,6 @@ def test_small_shards_have_no_folds_and_long_ones_must() -> None:
 
 def test_invalid_header_with_folds_cut_or_longer() -> None:
     good = encode_header(encode(20_000).header)
-    for data in (good[:-1], good + b"\0", b"\1" + good[1:]):
+    for data in (good[:-1], good + b"\0", b"\1" + good[1:], b"\2" + good[1:]):
         with pytest.raises(MalformedHeader):
             decode_header(data)
