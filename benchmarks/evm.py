@@ -41,6 +41,25 @@ FORWARD = bytes.fromhex("63" + keccak256(b"totalBonded()")[:4].hex() + "5f526020
 """Calls a view of Staking and returns its answer."""
 CREATION = bytes.fromhex("6020600c60003960206000f3") + b"\x60\x01" * 16
 """Initcode of a contract of 32 bytes."""
+PAIR = (
+    1,
+    2,
+    0x198E9393920D483A7260BFB731FB5D25F1AA493335A9E71297E485B7AEF312C2,
+    0x1800DEEF121F1E76426A00665E5C4479674322D4F75EDADD46DEBD5CD992F6ED,
+    0x090689D0585FF075EC9E99AD690C3395BC4B313370B38EF355ACDADCD122975B,
+    0x12C85EA5DB8C6DEB4AAB71808DCB408FE3D1E7690C43D37B4CE6CC0166FA7DAA,
+)
+"""The generators of alt_bn128, as the pairing check takes them."""
+
+
+def _call_for_ever(words: tuple[int, ...], address: int, num_bytes: int, *, copies: int = 1) -> str:
+    """Return a program that puts words into memory, ``copies`` times, and calls a precompile with them for ever."""
+    code = "".join(f"7f{word:064x}61{32 * index:04x}52" for index, word in enumerate(words))
+    code += "".join(f"61{num_bytes:04x}5f61{num_bytes * copy:04x}5e" for copy in range(1, copies))
+    start = len(code) >> 1
+    return code + f"5b604061{0x1000:04x}61{num_bytes * copies:04x}5f5f60{address:02x}5af15061{start:04x}56"
+
+
 LOOPS = {
     "jump": "5b5f56",
     "add": "5b6001600201505f56",
@@ -49,6 +68,11 @@ LOOPS = {
     "mstore": "5b5f5f525f56",
     "call": "5b5f5f5f5f5f60045af1505f56",
     "exp": "5b7f" + "ff" * 32 + "80" + "0a505f56",
+    "bn254_add": _call_for_ever((1, 2, 1, 2), 6, 128),
+    "bn254_multiply": _call_for_ever((1, 2, 2**254 - 1), 7, 96),
+    "bn254_pairing": _call_for_ever(PAIR, 8, 192),
+    "bn254_pairings": _call_for_ever(PAIR, 8, 192, copies=8),
+    "bls12_map": _call_for_ever((0, 5), 0x10, 64),
 }
 """Programs that repeat one opcode until the gas is gone."""
 

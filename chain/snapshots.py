@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from chain.core.block_hashes import compute_first_missing
 from chain.core.blocks import encode_header
 from chain.core.errors import InvalidSnapshot
 from chain.core.hashing import keccak256, sha256
+from chain.core.records import Block
 from chain.core.smt import Tree
 from chain.core.snapshots import (
     EntryKind,
@@ -246,6 +248,20 @@ class Restoration:
         receipts = [key for key, _ in self._records.get(EntryKind.RECEIPTS, [])]
         if transactions != sorted(block.transactions) or receipts not in ([], [expected]):
             raise InvalidSnapshot(f"block {self.manifest.height} lacks transactions or receipts")
+        self._check_recent_hashes(block)
+
+    def _check_recent_hashes(self, block: Block) -> None:
+        """Check that the hashes are those the state lacks; the next block with transactions commits to them."""
+        stop = block.height + 1
+        heights = range(compute_first_missing(self._store.committed.state, stop), stop)
+        recent = dict(self._records.get(EntryKind.RECENT_HASH, []))
+        if list(recent) != [each.to_bytes(8, "big") for each in heights] or not all(
+            len(value) == 32 for value in recent.values()
+        ):
+            raise InvalidSnapshot(f"the hashes of blocks {heights.start} to {block.height} are not all there")
+        known = {block.height: block.hash, block.height - 1: block.parent_hash}
+        if any(recent.get(each.to_bytes(8, "big"), value) != value for each, value in known.items()):
+            raise InvalidSnapshot(f"the hashes of recent blocks don't end in block {block.height}")
 
 
 def describe(manifest: Manifest) -> dict[str, object]:

@@ -12,6 +12,7 @@ Invariant: whatever moment the process dies, the file holds exactly the blocks u
 | receipts | height u64 | msgpack of [receipts, timer logs] |
 | transactions | transaction hash | msgpack of [height, index, sender, raw] |
 | archive | state key | last value of a record that left the state under an accumulator |
+| hashes | height u64 | hash of one of the last 256 blocks, also of those whose records were pruned |
 
 Records of old blocks may be pruned, and a node restored from a snapshot never had them: ``first_height`` is the
 lowest block that is whole here.
@@ -30,6 +31,8 @@ from typing import Any
 import lmdb
 import msgpack
 
+from chain.core.block_hashes import NUM_RECENT_BLOCKS, compute_first_missing
+from chain.core.contracts.staking.keys import get_rules
 from chain.core.executor import BlockEnvironment
 from chain.core.genesis import ChainParameters, get_parameters
 from chain.core.records import Block, Log, Receipt, Transaction
@@ -37,10 +40,10 @@ from chain.core.rounds.archive import ARCHIVED_PREFIXES
 from chain.core.snapshots import Entry, EntryKind
 from chain.core.state import Base
 from chain.core.transactions import restore_transaction
-from chain.core.types import Address, Height
+from chain.core.types import Address, Hash, Height
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
 
-DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions", b"archive")
+DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions", b"archive", b"hashes")
 """Named databases."""
 
 PRUNED_BLOCKS_A_COMMIT = 4
@@ -62,7 +65,7 @@ _HEIGHT_BYTES = 8
 _META_HEIGHT = b"height"
 _META_APP_HASH = b"app_hash"
 _META_FIRST_HEIGHT = b"first_height"
-_ENTRY_DATABASES = (b"state", b"blocks", b"block_heights", b"receipts", b"transactions")
+_ENTRY_DATABASES = (b"state", b"blocks", b"block_heights", b"receipts", b"transactions", b"hashes")
 """By chain.core.snapshots.EntryKind."""
 
 
@@ -169,6 +172,8 @@ class Snapshot:
             yield EntryKind.RECEIPTS, height, receipts
         for transaction in sorted(block.transactions):
             yield EntryKind.TRANSACTION, transaction, self._get(b"transactions", transaction) or b""
+        for each in range(compute_first_missing(self.state, block.height + 1), block.height + 1):
+            yield EntryKind.RECENT_HASH, _encode_height(each), self.block_hash(each)
 
     def genesis_info(self) -> ChainParameters:
         """Return the chain's ids, genesis hash, gas limit and base fee."""
@@ -187,12 +192,23 @@ class Snapshot:
             proposer=block.proposer,
             block_seed=self.app_hash,
             parameters=self.genesis_info(),
+            rules=get_rules(self.state),
+            read_block_hash=self.block_hash,
         )
 
     def block(self, height: Height | int) -> Block | None:
         """Return the block at a height, None where there is none."""
         value = self._get(b"blocks", _encode_height(height)) if height >= 0 else None
         return None if value is None else decode_block(value)
+
+    def block_hash(self, height: Height | int) -> Hash:
+        """Return the hash of one of the last 256 blocks."""
+        value = self._get(b"hashes", _encode_height(height))
+        if value is not None:
+            return Hash(value)
+        block = self.block(height)  # written by earlier software
+        assert block is not None, f"the hash of block {height} was not kept"
+        return block.hash
 
     def height_of_block_hash(self, block_hash: bytes) -> Height | None:
         """Return the height of a block by its hash."""
@@ -402,6 +418,9 @@ class Store:
         height = _encode_height(candidate.height)
         transaction.put(height, encode_block(candidate.block), db=self._databases[b"blocks"])
         transaction.put(candidate.block.hash, height, db=self._databases[b"block_heights"])
+        transaction.put(height, candidate.block.hash, db=self._databases[b"hashes"])
+        if candidate.height >= NUM_RECENT_BLOCKS:
+            transaction.delete(_encode_height(candidate.height - NUM_RECENT_BLOCKS), db=self._databases[b"hashes"])
         receipts = [encode_receipt(receipt) for receipt in candidate.receipts]
         logs = [encode_log(log) for log in candidate.timer_logs]
         if receipts or logs:

@@ -7,6 +7,7 @@ import re
 from dataclasses import fields, replace
 from typing import Any
 
+from chain.core.block_hashes import initialise_block_hashes
 from chain.core.contracts.params import ContractParams
 from chain.core.contracts.registry import SYSTEM_CONTRACTS, initialise_contracts
 from chain.core.errors import InvalidGenesis
@@ -36,6 +37,7 @@ def process_system_genesis(state: Overlay, genesis: Genesis) -> None:
         raise InvalidGenesis(str(error)) from error
     process_genesis(state, genesis)
     initialise_contracts(state, parameters)
+    initialise_block_hashes(state, parameters.rules)
     for contract in SYSTEM_CONTRACTS:
         # Solidity looks for code before it calls; nothing ever runs this.
         set_code(state, contract.address, SYSTEM_CODE)

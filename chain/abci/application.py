@@ -298,8 +298,9 @@ class ChainApplication:
         committed = self._store.committed
         if committed.is_empty or request.height != committed.height + 1:
             raise OutOfOrder(f"FinalizeBlock for height {request.height}, expected {committed.height + 1}")
-        if get_rules(committed.state) > NEWEST_RULES:
-            raise UnsupportedRules(request.height, NEWEST_RULES, get_rules(committed.state))
+        rules = get_rules(committed.state)
+        if rules > NEWEST_RULES:
+            raise UnsupportedRules(request.height, NEWEST_RULES, rules)
         parameters = self._get_parameters()
         environment = BlockEnvironment(
             height=Height(request.height),
@@ -307,6 +308,8 @@ class ChainApplication:
             proposer=get_operator(committed.state, request.proposer_address),
             block_seed=committed.app_hash,
             parameters=parameters,
+            rules=rules,
+            read_block_hash=committed.block_hash,
         )
         decoded = [self._verdicts.decode(raw, parameters.evm_chain_id) for raw in request.txs]
         overlay = Overlay(committed.state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from chain.core.contracts.staking.keys import NEWEST_RULES
 from chain.core.genesis import ChainParameters
 from chain.core.native import NativeContract
 from chain.core.records import AccessList, Log
@@ -15,6 +16,15 @@ Contracts = Mapping[Address, NativeContract]
 
 Watch = Callable[[], None]
 """Called now and then while a call runs outside any block; raises where it is to be given up."""
+
+
+ReadBlockHash = Callable[[int], bytes | None]
+"""Height -> hash of a recent block, None where it isn't known."""
+
+
+def know_no_block(height: int) -> bytes | None:
+    """Return None: where no blocks are kept."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +41,10 @@ class BlockEnvironment:
     """32 bytes: the app hash before this block; PREVRANDAO."""
     parameters: ChainParameters
     """Of the chain."""
+    rules: int = NEWEST_RULES
+    """Version of the rules in force (chain/SPEC.md, Upgrades)."""
+    read_block_hash: ReadBlockHash = know_no_block
+    """Of blocks whose hash the state doesn't hold yet; the same on all nodes (``chain.core.block_hashes``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chain.core import accounts
+from chain.core.block_hashes import BLOCK_HASH_RULES, process_block_hashes
 from chain.core.environment import BlockEnvironment as BlockEnvironment
 from chain.core.environment import CallResult as CallResult
 from chain.core.environment import Contracts as Contracts
@@ -114,6 +115,8 @@ def process_block(
     contracts: Contracts,
 ) -> BlockExecution:
     """Execute the decoded transactions of a block in order, then the timers."""
+    if transactions and environment.rules >= BLOCK_HASH_RULES:
+        process_block_hashes(state, environment.height, environment.read_block_hash)
     results: list[Receipt | InvalidTransaction] = []
     receipts: list[Receipt] = []
     gas_used = 0

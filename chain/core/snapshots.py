@@ -18,7 +18,7 @@ import msgpack
 from chain.core.errors import InvalidSnapshot
 from chain.core.hashing import SNAPSHOT_TAG, sha256
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout; a node refuses any other."""
 CHUNK_BYTES = 4 << 20
 """A chunk is closed when it has reached this size: CometBFT carries at most 16 MB, and lost ones are sent again."""
@@ -41,6 +41,8 @@ class EntryKind(IntEnum):
     """Height -> its receipts."""
     TRANSACTION = 4
     """Hash -> one of its transactions."""
+    RECENT_HASH = 5
+    """Height -> hash of a block that the state doesn't hold yet (``chain.core.block_hashes``), the newest last."""
 
 
 Entry = tuple[int, bytes, bytes]

@@ -107,7 +107,7 @@ class ContractParams:
     """Millionths of the bond that a double sign costs: a twentieth, as in the Cosmos hub."""
     jail_blocks: int = 1_000
     """Shortest time out of the set after a double sign (five minutes)."""
-    rules: int = 2
+    rules: int = 3
     """Version of the state machine's rules from block 1 on (chain/SPEC.md, Upgrades)."""
 
     def __post_init__(self) -> None:

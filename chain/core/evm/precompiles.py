@@ -4,11 +4,11 @@
 |---|---|---|
 | 1 ecrecover, 2 sha256, 3 ripemd160, 4 identity | | py-evm's |
 | 5 modexp | EIP-198, 2565 | ours: bounded, and 0^0 = 1 also for an empty base |
+| 6, 7, 8 alt_bn128 | EIP-196, 197, 1108 | ours (``bn254``): py-evm's cost thirty times what their gas pays for |
 | 9 blake2f | EIP-152 | py-evm's over blake2b-py |
-| 6, 7, 8 alt_bn128; 0x0a point evaluation; 0x0b-0x11 BLS12-381 | | refused with a reason |
+| 0x0a point evaluation; 0x0b-0x11 BLS12-381 | EIP-4844, 2537 | arkworks |
 
-The refused ones exist here in pure Python only (9 ms for an ecMul of 6,000 gas: 0.7 Mgas/s; a pairing takes a
-second), so a cheap call could hold up every validator.  They revert, keep the gas that is left, and say so.
+Before rules 3 the last two groups and alt_bn128 revert, keep the gas that is left, and say so.
 """
 
 from __future__ import annotations
@@ -21,24 +21,29 @@ from eth.exceptions import Revert
 from eth.vm.forks.prague.computation import PRAGUE_PRECOMPILES
 from eth_abi.abi import encode as encode_abi
 
+from chain.core.evm import bls12_precompiles, bn254_precompiles
+
 Precompile = Callable[[ComputationAPI], Any]
 """Charges, reads ``msg`` and leaves its output on the computation."""
 
 ERROR_SELECTOR = bytes.fromhex("08c379a0")
 """Of ``Error(string)``, Solidity's plain revert."""
 
-_REFUSED = {
-    6: "ecAdd",
-    7: "ecMul",
-    8: "ecPairing",
-    0x0A: "KZG point evaluation",
-    0x0B: "BLS12_G1ADD",
-    0x0C: "BLS12_G1MSM",
-    0x0D: "BLS12_G2ADD",
-    0x0E: "BLS12_G2MSM",
-    0x0F: "BLS12_PAIRING_CHECK",
-    0x10: "BLS12_MAP_FP_TO_G1",
-    0x11: "BLS12_MAP_FP2_TO_G2",
+CURVE_RULES = 3
+"""The version of the rules from which on the precompiles of elliptic curves are there."""
+
+_CURVES: dict[int, tuple[str, Precompile]] = {
+    6: ("ecAdd", bn254_precompiles.add_points),
+    7: ("ecMul", bn254_precompiles.multiply_point),
+    8: ("ecPairing", bn254_precompiles.check_pairing),
+    0x0A: ("KZG point evaluation", bls12_precompiles.evaluate_point),
+    0x0B: ("BLS12_G1ADD", bls12_precompiles.add_g1),
+    0x0C: ("BLS12_G1MSM", bls12_precompiles.sum_g1),
+    0x0D: ("BLS12_G2ADD", bls12_precompiles.add_g2),
+    0x0E: ("BLS12_G2MSM", bls12_precompiles.sum_g2),
+    0x0F: ("BLS12_PAIRING_CHECK", bls12_precompiles.check_pairing),
+    0x10: ("BLS12_MAP_FP_TO_G1", bls12_precompiles.map_to_g1),
+    0x11: ("BLS12_MAP_FP2_TO_G2", bls12_precompiles.map_to_g2),
 }
 _WORD_BYTES = 32
 _HEAD_BYTES = 3 * _WORD_BYTES
@@ -87,9 +92,7 @@ def _read(data: bytes, start: int, length: int) -> bytes:
 
 
 def _refuse(name: str) -> Precompile:
-    data = encode_reason(
-        f"the precompile {name} is switched off on this chain: it would be slower than its gas pays for"
-    )
+    data = encode_reason(f"the precompile {name} is there from rules {CURVE_RULES} on: this chain follows older ones")
 
     def refuse(computation: ComputationAPI) -> None:
         computation.output = data
@@ -105,6 +108,12 @@ def _address(number: int) -> bytes:
 PRECOMPILES: dict[bytes, Precompile] = {
     **{address: PRAGUE_PRECOMPILES[address] for address in map(_address, (1, 2, 3, 4, 9))},
     _address(5): modexp,
-    **{_address(number): _refuse(name) for number, name in _REFUSED.items()},
+    **{_address(number): run for number, (_, run) in _CURVES.items()},
 }
 """By address."""
+_OLD_PRECOMPILES = {**PRECOMPILES, **{_address(number): _refuse(name) for number, (name, _) in _CURVES.items()}}
+
+
+def choose_precompiles(rules: int) -> dict[bytes, Precompile]:
+    """Return the precompiles under a version of the rules; the addresses are always the same."""
+    return PRECOMPILES if rules >= CURVE_RULES else _OLD_PRECOMPILES

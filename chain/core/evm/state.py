@@ -13,11 +13,12 @@ from eth.vm.execution_context import ExecutionContext
 from eth.vm.forks.prague.state import PragueState
 
 from chain.core import accounts
+from chain.core.block_hashes import BLOCK_HASH_RULES, find_block_hash
 from chain.core.environment import BlockEnvironment, Contracts, Watch
 from chain.core.evm import layout
 from chain.core.evm.code import JumpTargets
 from chain.core.evm.computation import EvmComputation
-from chain.core.evm.precompiles import PRECOMPILES, Precompile
+from chain.core.evm.precompiles import Precompile, choose_precompiles
 from chain.core.evm.system_calls import call_system_contract
 from chain.core.hashing import keccak256
 from chain.core.records import AccessList
@@ -42,7 +43,7 @@ class EvmState(PragueState):
         self.contracts = contracts
         self.watch = watch
         self.precompiles: dict[bytes, Precompile] = {
-            **PRECOMPILES,
+            **choose_precompiles(environment.rules),
             **dict.fromkeys(contracts, call_system_contract),
         }
         parameters = environment.parameters
@@ -53,7 +54,7 @@ class EvmState(PragueState):
             difficulty=0,
             mix_hash=cast(Any, environment.block_seed),
             gas_limit=parameters.gas_limit,
-            prev_hashes=(),
+            prev_hashes=(),  # see get_ancestor_hash
             chain_id=parameters.evm_chain_id,
             base_fee_per_gas=parameters.base_fee,
             excess_blob_gas=0,
@@ -207,6 +208,15 @@ class EvmState(PragueState):
     def _touch(self, key: Any) -> None:
         self._journal.append((self._warm, key, None))
         self._warm[key] = None
+
+    # ---- Blocks
+
+    def get_ancestor_hash(self, block_number: int) -> Any:
+        """Return the hash of one of the last 256 blocks, nothing for any other (BLOCKHASH)."""
+        environment = self.environment
+        if environment.rules < BLOCK_HASH_RULES:
+            return b""
+        return find_block_hash(self.overlay, environment.height, block_number, environment.read_block_hash)
 
     # ---- What is left at the end
 

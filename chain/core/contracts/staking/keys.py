@@ -26,11 +26,12 @@ EVIDENCE_PREFIX = b"k/e"
 VALIDATOR_PREFIX = b"k/v"
 """Keys: prefix, operator."""
 
-NEWEST_RULES = 2
+NEWEST_RULES = 3
 """The rules that this software knows.
 
 1: rounds and their records stay in the state for good.
 2: settled rounds leave the state under an accumulator, and so do records of blobs that were released.
+3: the state holds the hashes of recent blocks, for BLOCKHASH; the precompiles of elliptic curves run.
 """
 
 _PARAMS_KEY = b"k/p"
