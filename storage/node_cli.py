@@ -24,12 +24,15 @@ from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
 from da.protocol import STATUS_PATH
 from storage.amounts import format_wei, parse_tokens
+from storage.core.accusation import AccusationPolicy
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
+from storage.node.config import NodeConfig
 from storage.node.doctor import diagnose
 from storage.node.engine import StoreEngine
+from storage.node.homes import lock_home
 from storage.node.keys import load_or_create_receipt_key
 from storage.node.rpc import RpcChain, RpcChallenges, RpcRegistration
-from storage.node.service import NodeConfig, lock_home, open_shelf, run_node
+from storage.node.service import open_shelf, run_node
 from storage.node.status import NEVER
 from storage.node.trace import FileTrace
 from storage.sizes import format_size, parse_size
@@ -84,6 +87,13 @@ def start(
     cold_endpoint: Annotated[str, typer.Option(help="URL of an S3 server that is not Amazon's.")] = "",
     scrub_rate: Annotated[str, typer.Option(help="Bytes a second that scrubbing may read; 0: none.")] = "32MiB",
     repair_rate: Annotated[str, typer.Option(help="Bytes a second that repair may read.")] = "64MiB",
+    audit_every: Annotated[int, typer.Option(min=1, help="Blocks between two audits of peers.")] = 100,
+    has_challenges: Annotated[
+        bool,
+        typer.Option("--challenge/--no-challenge", help="Challenge peers that fail audits, at the price of a bond."),
+    ] = True,
+    challenge_after: Annotated[int, typer.Option(help="Failed audits of a leaf in a row before a challenge.")] = 3,
+    challenge_every: Annotated[int, typer.Option(help="At most one challenge in so many blocks.")] = 1_000,
     trace: Annotated[Path | None, typer.Option(help="Append what happens, as JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
@@ -104,6 +114,8 @@ def start(
             cold_bucket_options=(("endpoint", cold_endpoint),) if cold_endpoint else (),
             repair_bytes_per_second=max(1, parse_size(repair_rate)),
             scrub_bytes_per_second=parse_size(scrub_rate) or None,
+            audit_every_blocks=audit_every,
+            accusations=_make_policy(challenge_after, challenge_every, audit_every) if has_challenges else None,
         )
         parse_tokens(bond)
     except (ValueError, StorageError) as error:
@@ -262,6 +274,11 @@ def _run(
         if writer is not None:
             writer.close()
     _say({"event": "stopped"}, as_json)
+
+
+def _make_policy(strikes: int, every_blocks: int, audit_every: int) -> AccusationPolicy:
+    """Return when to challenge; the failures must span all but one of the audits that they are counted in."""
+    return AccusationPolicy(strikes=strikes, min_blocks=max(0, strikes - 1) * audit_every, every_blocks=every_blocks)
 
 
 def _choose_bulk_port(asked: int | None, advertise: str) -> int | None:

@@ -3,6 +3,7 @@
     StorageError
     |- InvalidTierPolicy         a tier's data would lose bytes, or contradicts itself
     |- InvalidRetention          a policy that keeps nothing, or a catalogue that is none
+    |- InvalidAccusationPolicy   a node that would challenge at once, or without limit
     |- MalformedRecord           bytes on disk that are not one of our records
     |- StoreRefusal              a node's answer to one request; it changed nothing
     |  |- MalformedRequest  LengthRequired  TierUnavailable
@@ -46,6 +47,17 @@ class InvalidTierPolicy(StorageError):
 
 class InvalidRetention(StorageError):
     """A retention policy contradicts itself, or its catalogue can't be read."""
+
+
+class InvalidAccusationPolicy(StorageError):
+    """When a node challenges others makes no sense."""
+
+    def __init__(self, *, strikes: int, min_blocks: int, every_blocks: int) -> None:
+        self.strikes, self.min_blocks, self.every_blocks = strikes, min_blocks, every_blocks
+        super().__init__(
+            f"{strikes} failed audits over {min_blocks} blocks, one challenge in {every_blocks} blocks: expected at "
+            "least 1, 0 and 1; next: raise --challenge-after or --challenge-every, or give --no-challenge"
+        )
 
 
 class MalformedRecord(StorageError):

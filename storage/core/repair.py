@@ -15,6 +15,10 @@ LEAST_BLOCKS = 40
 """A blob that is released within so many blocks (12 s) is not rebuilt any more."""
 
 
+ALL_SEATS = 2**64 - 1
+"""Bitmap of 64 seats."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobFacts:
     """What the chain says of a blob."""
@@ -28,6 +32,8 @@ class BlobFacts:
     release: Height
     """First height at which it may be deleted."""
     is_live: bool
+    signers: int = ALL_SEATS
+    """Bitmap of the seats that signed for their shard and have not lost it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

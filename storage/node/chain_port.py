@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from contracts.bindings.types import Challenge, NodeAccount
-from da.core.types import BlobId, Committee, Epoch, Height
+from da.core.types import BlobId, Committee, Epoch, Height, ShardIndex
 from storage.core.repair import BlobFacts
 
 
@@ -43,13 +43,16 @@ class KeepingPort(Protocol):
 
 
 class ChallengePort(Protocol):
-    """How a node answers for itself."""
+    """How a node answers for itself, and makes others answer."""
 
     def get_challenges(self) -> tuple[Challenge, ...]:
         """Return the node's open challenges; raises ChainUnreachable."""
 
     def answer(self, challenge: Challenge, *, header: bytes, leaf: bytes, proof: bytes) -> None:
         """Send an answer and wait; raises ContractError, TransactionFailed, BindingError."""
+
+    def accuse(self, blob: BlobId, shard: ShardIndex, leaf: int) -> Height:
+        """Open a bonded challenge and wait; return its due height; raises as ``answer``, and ChainUnreachable."""
 
     def get_account(self) -> NodeAccount:
         """Return the node's bond and book; raises ChainUnreachable."""

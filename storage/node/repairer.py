@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from aiohttp import ClientError
@@ -32,13 +31,12 @@ from storage.core.errors import (
     StoreRefusal,
 )
 from storage.core.repair import BlobFacts, MissingShard, plan_missing, plan_repairs, should_rebuild
-from storage.node.chain_port import KeepingPort
-from storage.node.engine import ShardOffer, StoreEngine
+from storage.node.engine import ShardOffer
 from storage.node.inventory import INVENTORY_PATH, PAGE_BLOBS, decode_inventory
 from storage.node.pacing import Pacer
 from storage.node.rebuilding import rebuild_shard
-from storage.node.threads import run_in
-from storage.node.watch import ChainView, ChainWatch, get_my_seats
+from storage.node.watch import ChainView, get_my_seats
+from storage.node.workplace import Workplace
 
 log = logging.getLogger(__name__)
 
@@ -69,25 +67,9 @@ class RepairCounts:
 class Repairer:
     """Repairs for ever, in one event loop."""
 
-    def __init__(
-        self,
-        engine: StoreEngine,
-        chain: KeepingPort,
-        watch: ChainWatch,
-        key: bytes,
-        *,
-        questions: Executor,
-        disk: Executor,
-        bytes_per_second: int,
-        every_blocks: int,
-    ) -> None:
-        """Rebuild what belongs to the seats of ``key``; compare inventories every ``every_blocks``."""
-        self._engine = engine
-        self._chain = chain
-        self._watch = watch
-        self._key = key
-        self._questions = questions
-        self._disk = disk
+    def __init__(self, work: Workplace, *, bytes_per_second: int, every_blocks: int) -> None:
+        """Rebuild what belongs to the node's seats; compare inventories every ``every_blocks``."""
+        self._work = work
         self._pacer = Pacer(bytes_per_second)
         self._every_blocks = every_blocks
         self._links = SeatLinks(Traffic(), BufferPool(), has_bulk=True)
@@ -100,8 +82,8 @@ class Repairer:
         due = 0
         try:
             while True:
-                view = self._watch.view
-                has_losses = self._engine.losses.has_some()
+                view = self._work.watch.view
+                has_losses = self._work.engine.losses.has_some()
                 if view is not None and (has_losses or view.height >= due):
                     is_round = view.height >= due
                     if is_round:
@@ -115,7 +97,7 @@ class Repairer:
             await self._links.close()
 
     async def _repair(self, view: ChainView, *, with_inventories: bool) -> None:
-        missing = await self._find_losses(self._engine.losses.take_all())
+        missing = await self._find_losses(self._work.engine.losses.take_all())
         if with_inventories:
             known = {(item.facts.blob, item.shard) for item in missing}
             missing += [item for item in await self._compare(view) if (item.facts.blob, item.shard) not in known]
@@ -127,9 +109,9 @@ class Repairer:
     async def _find_losses(self, losses: Iterable[tuple[BlobId, ShardIndex]]) -> list[MissingShard]:
         found = []
         for blob, shard in losses:
-            facts = await self._ask_facts(blob)
-            committee = await self._ask_committee(facts.epoch)
-            if shard not in get_my_seats(committee, self._key):
+            facts = await self._work.ask_facts(blob)
+            committee = await self._work.ask_committee(facts.epoch)
+            if shard not in get_my_seats(committee, self._work.key):
                 continue
             scheme = compute_tier_scheme(len(committee.seats), facts.tier)
             found.append(MissingShard(facts=facts, shard=shard, holders=(), num_data=scheme.num_data))
@@ -140,25 +122,25 @@ class Repairer:
         if view.height >= self._ignored_until:
             self._ignored.clear()
             self._ignored_until = view.height + IGNORED_BLOCKS
-        epochs = await run_in(self._disk, self._engine.index.get_epochs)
+        epochs = await self._work.on_disk(self._work.engine.index.get_epochs)
         epochs |= {committee.epoch for committee in view.committees}
         missing: list[MissingShard] = []
         for epoch in sorted(epochs, reverse=True):
-            committee = await self._ask_committee(epoch)
-            for shard in get_my_seats(committee, self._key):
+            committee = await self._work.ask_committee(epoch)
+            for shard in get_my_seats(committee, self._work.key):
                 missing += await self._compare_epoch(committee, shard)
         return missing
 
     async def _compare_epoch(self, committee: Committee, shard: ShardIndex) -> list[MissingShard]:
-        others = [seat for seat in committee.seats if seat.key != self._key]
+        others = [seat for seat in committee.seats if seat.key != self._work.key]
         answers = await asyncio.gather(*(self._fetch_inventory(seat, committee.epoch) for seat in others))
         inventories = {seat.index: blobs for seat, blobs in zip(others, answers, strict=True)}
-        own = await run_in(self._disk, self._engine.index.get_blobs_with, shard)
+        own = await self._work.on_disk(self._work.engine.index.get_blobs_with, shard)
         found = []
         for blob, holders in plan_missing(inventories, own).items():
             if blob in self._ignored:
                 continue
-            facts = await self._ask_facts(blob)
+            facts = await self._work.ask_facts(blob)
             if facts.epoch != committee.epoch or not should_rebuild(facts, Height(0)):
                 self._ignored.add(blob)  # temporary, not certified yet, or over: asked again after a while
                 continue
@@ -186,20 +168,20 @@ class Repairer:
             return blobs
 
     async def _rebuild(self, item: MissingShard) -> None:
-        facts = await self._ask_facts(item.facts.blob)  # again: time has passed since it was planned
-        view = self._watch.view
+        facts = await self._work.ask_facts(item.facts.blob)  # again: time has passed since it was planned
+        view = self._work.watch.view
         if view is None or not should_rebuild(facts, view.height):
             return
-        committee = await self._ask_committee(facts.epoch)
+        committee = await self._work.ask_committee(facts.epoch)
         try:
             offer = await self._make_offer(facts, item.shard, committee)
             outcome = await rebuild_shard(
-                self._engine,
+                self._work.engine,
                 self._links,
                 offer,
                 committee,
                 pacer=self._pacer,
-                executor=self._disk,
+                executor=self._work.disk,
                 deadline_seconds=DEADLINE_SECONDS,
             )
         except (RebuildFailed, DiskFull, IndexFull, ShelfUnavailable, StoreRefusal) as error:
@@ -217,7 +199,7 @@ class Repairer:
     async def _make_offer(self, facts: BlobFacts, shard: ShardIndex, committee: Committee) -> ShardOffer:
         faults = []
         for seat in committee.seats:
-            if seat.key == self._key:
+            if seat.key == self._work.key:
                 continue
             try:
                 header = await self._links.fetch_header(seat, facts.blob, deadline_seconds=DEADLINE_SECONDS)
@@ -235,9 +217,3 @@ class Repairer:
                 expiry=facts.expiry,
             )
         raise RebuildFailed(blob=facts.blob, shard=shard, expected=1, got=0, faults=faults)
-
-    async def _ask_facts(self, blob: BlobId) -> BlobFacts:
-        return await asyncio.get_running_loop().run_in_executor(self._questions, self._chain.get_facts, blob)
-
-    async def _ask_committee(self, epoch: Epoch) -> Committee:
-        return await asyncio.get_running_loop().run_in_executor(self._questions, self._chain.get_committee, epoch)

@@ -14,7 +14,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState, Challenge, NodeAccount, StorageNode
-from da.core.types import BlobId, Committee, Epoch, Height, Tier
+from da.core.types import BlobId, Committee, Epoch, Height, ShardIndex, Tier
 from storage.committees import make_committee
 from storage.core.errors import ChainUnreachable
 from storage.core.repair import BlobFacts
@@ -77,6 +77,7 @@ class RpcChain:
             expiry=Height(info.expiry_height),
             release=Height(info.release_height),
             is_live=info.state is BlobState.LIVE,
+            signers=info.signers,
         )
 
     def _fetch(self, epoch: Epoch) -> Committee:
@@ -125,7 +126,7 @@ class RpcChallenges:
     """ChallengePort over contracts.bindings."""
 
     def __init__(self, client: ChainClient, sender: Sender) -> None:
-        """Answer as ``sender``."""
+        """Answer and accuse as ``sender``."""
         self._client = client
         self._sender = sender
 
@@ -136,6 +137,12 @@ class RpcChallenges:
     def answer(self, challenge: Challenge, *, header: bytes, leaf: bytes, proof: bytes) -> None:
         """Send answerChallenge and wait for its block."""
         self._sender.send("Storage", "answerChallenge", challenge.blob, challenge.seat, header, leaf, proof)
+
+    def accuse(self, blob: BlobId, shard: ShardIndex, leaf: int) -> Height:
+        """Open a bonded challenge and return until when the seat must answer."""
+        bond = _ask(self._client.storage.node_terms).challenge_bond
+        outcome = self._sender.send("Storage", "challenge", blob, shard, leaf, value=bond)
+        return Height(int(outcome.event("ChallengeOpened").fields["due_height"]))
 
     def get_account(self) -> NodeAccount:
         """Return the node's bond and book."""

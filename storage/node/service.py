@@ -7,29 +7,28 @@ chain answers.  Stop: take no new request, finish those under way for at most 3 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from aiohttp import web
 
-from storage.core.errors import AddressTaken, HomeInUse, StorageError, WrongChain
+from storage.core.accusation import AccusationPolicy
+from storage.core.errors import AddressTaken
+from storage.node.accuser import Accuser
 from storage.node.answerer import Answerer
 from storage.node.auditor import Auditor
 from storage.node.boot import is_new_boot, note_boot
 from storage.node.chain_port import ChainPort, ChallengePort, KeepingPort
 from storage.node.collector import Collector
+from storage.node.config import NodeConfig
 from storage.node.daemon_thread import DaemonThread
-from storage.node.engine import DEFAULT_FLOOR_BYTES, Fault, StoreEngine, no_fault
-from storage.node.index import DEFAULT_MAP_BYTES
+from storage.node.engine import Fault, StoreEngine, no_fault
+from storage.node.homes import bind_home, lock_home
 from storage.node.keys import ReceiptKey
 from storage.node.reconcile import Reconciliation, reconcile
 from storage.node.registration import Registration, RegistrationPort, RegistrationState, ensure_registered
@@ -40,7 +39,7 @@ from storage.node.shelf import Shelf
 from storage.node.status import Keepers, NodeState
 from storage.node.trace import MemoryTrace, Trace
 from storage.node.watch import ChainWatch
-from storage.whole_file import create_whole
+from storage.node.workplace import Workplace
 
 log = logging.getLogger(__name__)
 
@@ -49,64 +48,6 @@ SHUTDOWN_SECONDS = 3.0
 
 DISK_THREADS = 8
 """Threads for hashing, writing and reading; hashing and file calls release the interpreter's lock."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """How one node runs."""
-
-    home: Path
-    host: str
-    """Address to listen on."""
-    port: int
-    """0: a free one."""
-    capacity_bytes: int
-    """Bytes that the node may charge for shards, at least 1 MiB."""
-    advertise_url: str | None = None
-    """Where clients reach it; None: the listening address."""
-    floor_bytes: int = DEFAULT_FLOOR_BYTES
-    """Bytes that stay free on the filesystem."""
-    map_bytes: int = DEFAULT_MAP_BYTES
-    """Address space of the index."""
-    poll_seconds: float = 1.0
-    """Between two questions for the chain's height."""
-    collect_every_blocks: int = 5
-    """Between two sweeps of the collector."""
-    max_uploads: int = 64
-    """Uploads under way at once; more are told to come back."""
-    body_timeout_seconds: float = 30.0
-    """A body of which nothing comes for so long is given up."""
-    bulk_port: int | None = 0
-    """The bulk port, on the host of the URL; 0: a free one, None: none, as behind a proxy that passes HTTP only."""
-    cold_bucket: str | None = None
-    """URL of the bucket for cold shards, e.g. ``s3://bucket/prefix``; None: append segments in the home."""
-    cold_bucket_options: tuple[tuple[str, str], ...] = ()
-    """What overrides the environment for the bucket: endpoint, region, ..."""
-    repair_bytes_per_second: int = 64 << 20
-    """What repair may read from others."""
-    scrub_bytes_per_second: int | None = 32 << 20
-    """What scrubbing may read from the own disk; None: no scrubbing."""
-    repair_every_blocks: int = 100
-    """Between two comparisons of inventories (30 s)."""
-    audit_every_blocks: int = 100
-    """Between two audits of others."""
-    extra_codes: tuple[tuple[int, int], ...] = ()
-    """Codes (k, n) that are taken beside the committees' own."""
-    funds_deadline_seconds: float = 300.0
-    """How long registration waits for funds."""
-
-    def __post_init__(self) -> None:
-        """Refuse what can't work.
-
-        Raises: StorageError naming the field.
-        """
-        if self.capacity_bytes < 1 << 20:
-            raise StorageError(f"capacity_bytes {self.capacity_bytes}, expected at least {1 << 20}")
-        if self.advertise_url is None and self.host in ("0.0.0.0", "::", ""):
-            raise StorageError(
-                f"listening on {self.host or 'all addresses'} needs advertise_url: the URL that clients on other "
-                "machines reach, e.g. --advertise http://store.example.org:9001"
-            )
 
 
 async def run_node(
@@ -188,7 +129,25 @@ class _Node:
         self._repairer: Repairer | None = None
         self._auditor: Auditor | None = None
         if keeping is not None:
-            self._repairer, self._auditor = self._make_keepers(keeping, key)
+            work = Workplace(
+                engine=self._engine,
+                watch=self._watch,
+                chain=keeping,
+                key=key.public,
+                questions=self._chain_thread,
+                disk=self._disk_threads,
+            )
+            self._repairer = Repairer(
+                work,
+                bytes_per_second=config.repair_bytes_per_second,
+                every_blocks=config.repair_every_blocks,
+            )
+            self._auditor = Auditor(
+                work,
+                every_blocks=config.audit_every_blocks,
+                chance=random.SystemRandom(),
+                accuser=_make_accuser(challenges, config.accusations),
+            )
         self._answerer = (
             Answerer(self._engine, challenges, poll_seconds=config.poll_seconds) if challenges is not None else None
         )
@@ -213,30 +172,6 @@ class _Node:
         )
         self._bulk = self._server.make_bulk()
         self._stop_registration = threading.Event()
-
-    def _make_keepers(self, keeping: KeepingPort, key: ReceiptKey) -> tuple[Repairer, Auditor]:
-        config = self._config
-        repairer = Repairer(
-            self._engine,
-            keeping,
-            self._watch,
-            key.public,
-            questions=self._chain_thread,
-            disk=self._disk_threads,
-            bytes_per_second=config.repair_bytes_per_second,
-            every_blocks=config.repair_every_blocks,
-        )
-        auditor = Auditor(
-            self._engine,
-            keeping,
-            self._watch,
-            key.public,
-            questions=self._chain_thread,
-            disk=self._disk_threads,
-            every_blocks=config.audit_every_blocks,
-            chance=random.SystemRandom(),
-        )
-        return repairer, auditor
 
     async def run(
         self, port: RegistrationPort | None, on_listen: Callable[[str], None] | None, stop: asyncio.Event
@@ -356,38 +291,6 @@ class _Node:
         self._engine.close()
 
 
-@contextmanager
-def lock_home(home: Path) -> Iterator[None]:
-    """Hold a home directory for this process.
-
-    Raises: HomeInUse.
-    """
-    fd = os.open(home / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise HomeInUse(home=str(home)) from error
-        yield
-    finally:
-        os.close(fd)
-
-
-def bind_home(home: Path, genesis_hash: bytes) -> None:
-    """Note which chain a home belongs to, the first time; check it after that.
-
-    Raises: WrongChain.
-    """
-    path = home / "genesis"
-    if path.exists():
-        expected = bytes.fromhex(path.read_text(encoding="ascii"))
-        if expected != genesis_hash:
-            raise WrongChain(home=str(home), expected=expected, got=genesis_hash)
-        return
-    with create_whole(path) as write:
-        write(genesis_hash.hex().encode())
-
-
 def open_shelf(bucket: str | None, options: tuple[tuple[str, str], ...]) -> Shelf | None:
     """Return the bucket's shelf; None where there is no bucket.
 
@@ -398,6 +301,10 @@ def open_shelf(bucket: str | None, options: tuple[tuple[str, str], ...]) -> Shel
     from storage.node.bucket import open_bucket  # obstore takes its time to load, and most nodes have no bucket
 
     return open_bucket(bucket, config=dict(options))
+
+
+def _make_accuser(port: ChallengePort | None, policy: AccusationPolicy | None) -> Accuser | None:
+    return Accuser(port, policy) if port is not None and policy is not None else None
 
 
 def _get_url(runner: web.AppRunner, host: str) -> str:

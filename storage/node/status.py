@@ -129,12 +129,15 @@ class NodeState:
     def _get_audits(self) -> dict[str, Any]:
         auditor, answerer = self.keepers.auditor, self.keepers.answerer
         counts = auditor.counts if auditor is not None else AuditCounts()
+        accuser = auditor.accuser if auditor is not None else None
         return {
             "leaves_good": counts.leaves_good,
             "leaves_failed": counts.leaves_failed,
             "folds_judged": counts.folds_judged,
             "liars_named": counts.liars_named,
             "faults_by_node": dict(counts.faults),
+            "suspects": len(accuser.suspicions) if accuser is not None else 0,
+            "challenges_opened": accuser.num_accused if accuser is not None else 0,
             "challenges_answered": answerer.num_answered if answerer is not None else 0,
             "challenges_failed": answerer.num_failed if answerer is not None else 0,
         }

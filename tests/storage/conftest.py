@@ -334,6 +334,7 @@ class Fleet:
         kill_passes: int = 1,
         capacity: int = 1 << 28,
         is_keeping: bool = False,
+        has_challenges: bool = False,
     ) -> tuple[Path, subprocess.Popen[str]]:
         config = self._root / f"{name}.{secrets.token_hex(4)}.json"
         values = {
@@ -344,6 +345,7 @@ class Fleet:
             "kill_at": kill_at,
             "kill_passes": kill_passes,
             "is_keeping": is_keeping,
+            "has_challenges": has_challenges,
         }
         config.write_text(json.dumps(values))
         with (self._root / f"{name}.log").open("a") as log:

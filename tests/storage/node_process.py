@@ -19,11 +19,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contracts.bindings.types import Challenge, NodeAccount
+from da.core.blob import compute_blob_id, decode_header
+from da.core.merkle import decode_proof, verify_proof
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
+from storage.core.accusation import AccusationPolicy
 from storage.core.errors import ChainUnreachable
 from storage.core.repair import BlobFacts
+from storage.node.config import NodeConfig
 from storage.node.keys import load_or_create_receipt_key
-from storage.node.service import NodeConfig, run_node
+from storage.node.service import run_node
 from storage.node.trace import FileTrace
 
 
@@ -87,6 +92,61 @@ class FileChain:
         return value
 
 
+class FileChallenges:
+    """ChallengePort over a file beside the chain's: a line a challenge, a line an answer that verified."""
+
+    def __init__(self, chain: FileChain, path: Path, key: bytes) -> None:
+        self._chain = chain
+        self._path = path
+        self._key = key
+
+    def get_challenges(self) -> tuple[Challenge, ...]:
+        lines = self._read()
+        answered = {(line["blob"], line["seat"]) for line in lines if line["event"] == "answered"}
+        return tuple(
+            Challenge(
+                blob=bytes.fromhex(line["blob"]),
+                seat=line["seat"],
+                leaf=line["leaf"],
+                challenger=line["by"],
+                operator=self._key.hex(),
+                bond=1,
+                due_height=line["due"],
+            )
+            for line in lines
+            if line["event"] == "challenged"
+            and line["operator"] == self._key.hex()
+            and (line["blob"], line["seat"]) not in answered
+        )
+
+    def answer(self, challenge: Challenge, *, header: bytes, leaf: bytes, proof: bytes) -> None:
+        decoded = decode_header(header)
+        assert compute_blob_id(decoded) == challenge.blob
+        verify_proof(decoded.shard_roots[challenge.seat], leaf, decode_proof(proof))
+        self._write(event="answered", blob=challenge.blob.hex(), seat=challenge.seat, by=self._key.hex())
+
+    def accuse(self, blob: BlobId, shard: ShardIndex, leaf: int) -> Height:
+        seats = self._chain.get_committee(self._chain.get_facts(blob).epoch).seats
+        due = Height(self._chain.get_height() + 100)
+        operator = seats[shard].key.hex()
+        self._write(
+            event="challenged", blob=blob.hex(), seat=shard, leaf=leaf, by=self._key.hex(), operator=operator, due=due
+        )
+        return due
+
+    def get_account(self) -> NodeAccount:
+        return NodeAccount(
+            bond=10**18, earned=0, num_faults=0, num_challenges=len(self.get_challenges()), last_epoch=1, free_height=0
+        )
+
+    def _read(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._path.read_text().splitlines()] if self._path.exists() else []
+
+    def _write(self, **line: Any) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
 class KillAt:
     """Ends the process the n-th time that a point is passed."""
 
@@ -114,6 +174,7 @@ def main() -> None:
         print(json.dumps({"url": url, "key": key.public.hex()}), flush=True)
 
     chain = FileChain(Path(config["chain"]))
+    challenges = FileChallenges(chain, Path(config["chain"]).with_suffix(".challenges"), key.public)
     asyncio.run(
         run_node(
             NodeConfig(
@@ -126,10 +187,12 @@ def main() -> None:
                 repair_every_blocks=1,
                 audit_every_blocks=1,
                 scrub_bytes_per_second=(32 << 20) if config.get("is_keeping") else None,
+                accusations=AccusationPolicy(strikes=3, min_blocks=2, every_blocks=5),
             ),
             chain,
             key,
             keeping=chain if config.get("is_keeping") else None,
+            challenges=challenges if config.get("has_challenges") else None,
             trace=FileTrace(home / "trace.jsonl"),
             fault=KillAt(config["kill_at"], config["kill_passes"]),
             on_listen=on_listen,

@@ -24,8 +24,9 @@ from da.sealing import load_secret, seal
 from storage import cli, node_cli
 from storage.amounts import format_wei
 from storage.core.errors import StorageError, UnknownBlob, WrongChain
+from storage.node.config import NodeConfig
+from storage.node.homes import bind_home
 from storage.node.keys import load_or_create_receipt_key
-from storage.node.service import NodeConfig, bind_home
 from storage.sizes import format_size, parse_size
 from storage.whole_file import create_whole
 

@@ -11,8 +11,9 @@ import pytest
 
 from contracts.bindings.types import StorageNode, StorageNodeState
 from storage.core.errors import NotFunded, WrongChain
+from storage.node.config import NodeConfig
 from storage.node.keys import ReceiptKey
-from storage.node.service import NodeConfig, run_node
+from storage.node.service import run_node
 
 ADDRESS = "0x" + "Ab" * 20
 

@@ -1,0 +1,44 @@
+"""A home directory belongs to one process at a time, and to one chain for good (SPEC.md 2)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.core.errors import HomeInUse, WrongChain
+from storage.whole_file import create_whole
+
+
+@contextmanager
+def lock_home(home: Path) -> Iterator[None]:
+    """Hold a home directory for this process.
+
+    Raises: HomeInUse.
+    """
+    fd = os.open(home / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise HomeInUse(home=str(home)) from error
+        yield
+    finally:
+        os.close(fd)
+
+
+def bind_home(home: Path, genesis_hash: bytes) -> None:
+    """Note which chain a home belongs to, the first time; check it after that.
+
+    Raises: WrongChain.
+    """
+    path = home / "genesis"
+    if path.exists():
+        expected = bytes.fromhex(path.read_text(encoding="ascii"))
+        if expected != genesis_hash:
+            raise WrongChain(home=str(home), expected=expected, got=genesis_hash)
+        return
+    with create_whole(path) as write:
+        write(genesis_hash.hex().encode())
