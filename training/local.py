@@ -336,20 +336,21 @@ class LocalWorker:
 
     def _move_weight(self, name: str, units: torch.Tensor, move: torch.Tensor) -> None:
         """Move a tensor's weights from ``units``; where nothing moves, not a bit of them changes."""
-        weight = self._inner.weights[name]
-        before, offset = weight.detach().clone(), self._offset[name]
-        self._place_weight(name, units + move)
-        stays = move == 0
-        with torch.no_grad():
-            weight.copy_(torch.where(stays.to(weight.device), before, weight))
-        self._offset[name] = torch.where(stays, offset, self._offset[name])
+        before, offset, stays = self._inner.weights[name].detach().cpu(), self._offset[name], move == 0
+        values, offsets = self._round(name, units + move)
+        self._inner.set_weights({name: torch.where(stays, before, values)})
+        self._offset[name] = torch.where(stays, offset, offsets)
 
     def _place_weight(self, name: str, units: torch.Tensor) -> None:
         """Set a tensor's weights to the floats next to ``units``, and keep what a float cannot say."""
+        values, self._offset[name] = self._round(name, units)
+        self._inner.set_weights({name: values})
+
+    def _round(self, name: str, units: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the floats next to ``units``, and what they cannot say, int32 grid units."""
         bits = self._canonical.fraction_bits[name]
         values = from_units(units, bits)
-        self._inner.set_weights({name: values})
-        self._offset[name] = (units - to_units(values, bits)).to(torch.int32)
+        return values, (units - to_units(values, bits)).to(torch.int32)
 
     def _weights_in_units(self, name: str) -> torch.Tensor:
         """Return where one tensor's local weights stand on the grid. Raises `NonFiniteUpdateError`.

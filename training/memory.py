@@ -1,11 +1,12 @@
-"""What a worker takes on its device, printed before it starts and compared with what is free (TRAINING).
+"""What a worker takes on each device, printed before it starts and compared with what is free (TRAINING).
 
-(P / (M Z)) * (16 inner) on the device: fp32 weights, gradients and two moments here, bf16 with an fp32 master on
-paper, the same bytes.  Anchor, momentum, error feedback and what is in flight stay in the host's memory.
+16 bytes a parameter where it is trained: float32 weights, gradients and two moments.  What the outer loop keeps is
+in host memory: theta, momentum, residual, offset and what is in flight.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,51 +16,92 @@ import torch
 from training.core.errors import MemoryShortError
 from training.core.layout import build_layout
 from training.core.recipe import Recipe
-from training.core.sizing import compute_memory
+from training.core.sizing import INNER_BYTES, OUTER_BYTES, PENDING_BYTES, RESIDUAL_BYTES
+from training.group.cutting import TIED, cut_layers, plan_stages
+from training.group.shape import GroupConfig, choose_micro_batches
 
 STREAM_COPIES = 24
 """Activations kept for backward, in floats of width a token and layer: attention, SwiGLU and norms, about."""
 
+OFFSET_BYTES = 4
+"""A parameter in host memory: what float32 weights cannot say of the grid."""
+
+EXCHANGE_BYTES = 4
+"""A parameter in host memory with shards: the file that rows travel through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNeeds:
+    """Bytes of one process on its device."""
+
+    name: str
+    """What people call it: worker, stage 0, shard 1."""
+    device: str
+    """cpu, cuda:1."""
+    num_parameters: int
+    """That it trains."""
+    inner_bytes: int
+    """Their weights, gradients and moments, and what it borrows."""
+    activation_bytes: int
+    """About, at the busiest moment of a step, in float32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Bytes, of one device and of the host."""
+    """What a whole worker takes."""
 
-    num_parameters: int
-    """P."""
-    inner_bytes: int
-    """Weights, gradients and moments of one stage, on the device."""
-    activation_bytes: int
-    """About, for one micro-batch in float32, on the device."""
+    processes: tuple[DeviceNeeds, ...]
+    """One, or the group's."""
     outer_bytes: int
-    """theta, u, residual and in flight of the whole worker, in host memory."""
+    """In host memory: agreed state, error feedback and what is in flight."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Return P."""
+        return sum(process.num_parameters for process in self.processes)
 
 
-def compute_needs(recipe: Recipe, *, num_stages: int = 1, sharding: int = 1, num_micro_batches: int = 1) -> Needs:
-    """Return what a worker of this shape takes."""
-    model = recipe.model
-    num_parameters = build_layout(recipe).num_parameters
-    memory = compute_memory(
-        num_parameters, num_stages=num_stages, sharding=sharding, num_fragments=recipe.rounds.num_fragments
+def plan_needs(recipe: Recipe, group: GroupConfig | None = None, devices: Sequence[str] = ("cpu",)) -> Needs:
+    """Return what a worker of this shape takes; ``devices`` are those of its processes."""
+    shape = GroupConfig() if group is None else group
+    total = build_layout(recipe).num_parameters
+    if shape.num_stages > 1:
+        processes = tuple(_plan_stage(recipe, shape, stage, devices[stage]) for stage in range(shape.num_stages))
+    elif shape.num_shards > 1:
+        processes = _plan_shards(recipe, shape, devices)
+    else:
+        whole = _count_activations(recipe, recipe.inner.batch_size, recipe.model.num_layers, has_logits=True)
+        processes = (
+            DeviceNeeds(
+                name="worker",
+                device=devices[0],
+                num_parameters=total,
+                inner_bytes=INNER_BYTES * total,
+                activation_bytes=whole,
+            ),
+        )
+    in_flight = PENDING_BYTES * min(1.0, 2 / recipe.rounds.num_fragments)
+    outer = OUTER_BYTES + RESIDUAL_BYTES + OFFSET_BYTES + in_flight
+    if shape.num_stages > 1:
+        outer += OUTER_BYTES  # the agreed state is with the parent, which votes, and with the stages
+    elif shape.num_shards > 1:
+        outer += EXCHANGE_BYTES
+    return Needs(processes=processes, outer_bytes=int(outer * total))
+
+
+def describe_needs(needs: Needs, free_bytes: Mapping[str, int]) -> list[str]:
+    """Return the table for people: a line a process, and one for host memory."""
+    lines = [f"memory, {needs.num_parameters:,} parameters:"]
+    for process in needs.processes:
+        lines.append(
+            f"  {process.name:<8} {process.device:<7} {_gb(process.inner_bytes)} weights, gradients, moments"
+            f" + about {_gb(process.activation_bytes)} activations; {_gb(free_bytes[process.device])} free"
+        )
+    lines.append(
+        f"  {'outer':<8} {'host':<7} {_gb(needs.outer_bytes)} agreed state, error feedback, in flight; "
+        f"{_gb(free_bytes['cpu'])} free"
     )
-    samples = -(-recipe.inner.batch_size // (num_micro_batches * sharding))
-    stream = 4 * samples * model.context * (STREAM_COPIES * model.width * -(-model.num_layers // num_stages))
-    logits = 2 * 4 * samples * model.context * model.vocabulary
-    return Needs(
-        num_parameters=num_parameters,
-        inner_bytes=int(memory.inner),
-        activation_bytes=stream + logits,
-        outer_bytes=int(memory.outer * num_stages * sharding),
-    )
-
-
-def describe_needs(needs: Needs, device: str) -> str:
-    """Return one line for people."""
-    return (
-        f"{needs.num_parameters:,} parameters; on each {device}: {needs.inner_bytes / 1e9:.2f} GB weights, gradients "
-        f"and moments, about {needs.activation_bytes / 1e9:.2f} GB activations; in host memory "
-        f"{needs.outer_bytes / 1e9:.2f} GB agreed and outer state"
-    )
+    return lines
 
 
 def read_free_bytes(device: str) -> int:
@@ -69,15 +111,82 @@ def read_free_bytes(device: str) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def check_device(needs: Needs, device: str, free_bytes: int, num_stages: int = 1) -> None:
+def check_devices(needs: Needs, free_bytes: Mapping[str, int]) -> None:
     """Refuse to start what cannot fit; activations are an estimate, and are not held against it.
 
-    On the CPU all stages and the outer state share one memory.  Raises `MemoryShortError`.
+    On the CPU all processes and the outer state share one memory.  Raises `MemoryShortError`.
     """
-    is_cpu = torch.device(device).type == "cpu"
-    needed = needs.inner_bytes * num_stages + needs.outer_bytes if is_cpu else needs.inner_bytes
-    if needed > free_bytes:
-        raise MemoryShortError(device, needed, free_bytes)
+    needed = {"cpu": needs.outer_bytes}
+    for process in needs.processes:
+        needed[process.device] = needed.get(process.device, 0) + process.inner_bytes
+    for device, num_bytes in sorted(needed.items()):
+        if num_bytes > free_bytes[device]:
+            raise MemoryShortError(device, num_bytes, free_bytes[device])
+
+
+def _plan_stage(recipe: Recipe, group: GroupConfig, stage: int, device: str) -> DeviceNeeds:
+    """Count one stage; with 1F1B stage i keeps as many micro-batches as there are stages from it on."""
+    sizes = {tensor.name: tensor.num_elements for tensor in build_layout(recipe).tensors}
+    own = sum(sizes[name] for name in plan_stages(recipe, group.num_stages)[stage])
+    is_last = stage == group.num_stages - 1
+    num_micro_batches = choose_micro_batches(recipe.inner.batch_size, group.num_stages, group.num_micro_batches)
+    kept = min(num_micro_batches, group.num_stages - stage if group.schedule == "1f1b" else num_micro_batches)
+    bounds = cut_layers(recipe.model.num_layers, group.num_stages)
+    samples = recipe.inner.batch_size // num_micro_batches
+    layers = bounds[stage + 1] - bounds[stage]
+    return DeviceNeeds(
+        name=f"stage {stage}",
+        device=device,
+        num_parameters=own,
+        inner_bytes=INNER_BYTES * own + (8 * sizes[TIED] if is_last else 0),  # borrowed weight and its gradient
+        activation_bytes=kept * _count_activations(recipe, samples, layers, has_logits=is_last),
+    )
+
+
+def _plan_shards(recipe: Recipe, group: GroupConfig, devices: Sequence[str]) -> tuple[DeviceNeeds, ...]:
+    """Count the shards; each also holds the block that is computed and the next, whole, with a gradient."""
+    tensors = build_layout(recipe).tensors
+    total = sum(tensor.num_elements for tensor in tensors)
+    blocks: dict[str, int] = {}
+    for tensor in tensors:
+        blocks[_block_of(tensor.name)] = blocks.get(_block_of(tensor.name), 0) + tensor.num_elements
+    root = blocks.pop("", 0)
+    gathered = root + 2 * max(blocks.values(), default=0)
+    activations = _count_activations(
+        recipe, recipe.inner.batch_size // group.num_shards, recipe.model.num_layers, has_logits=True
+    )
+    bounds = cut_layers(total, group.num_shards)  # to within a row of each tensor
+    return tuple(
+        DeviceNeeds(
+            name=f"shard {index}",
+            device=devices[index],
+            num_parameters=bounds[index + 1] - bounds[index],
+            inner_bytes=INNER_BYTES * (bounds[index + 1] - bounds[index]) + 2 * 4 * gathered,
+            activation_bytes=activations,
+        )
+        for index in range(group.num_shards)
+    )
+
+
+def _block_of(name: str) -> str:
+    """Return the block a tensor is gathered with: the name up to its number, or nothing for the rest.
+
+    >>> _block_of("model.layers.3.mlp.up.weight"), _block_of("embed.weight")
+    ('model.layers.3', '')
+    """
+    parts = name.split(".")
+    numbers = [index for index, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbers[0] + 1]) if numbers else ""
+
+
+def _count_activations(recipe: Recipe, samples: int, num_layers: int, *, has_logits: bool) -> int:
+    model = recipe.model
+    stream = 4 * samples * model.context * STREAM_COPIES * model.width * num_layers
+    return stream + (2 * 4 * samples * model.context * model.vocabulary if has_logits else 0)
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.2f} GB"
 
 
 STATE_BYTES = 48

@@ -32,11 +32,26 @@ def update_weight(
     name: str, weight_MN: torch.Tensor, gradient_MN: torch.Tensor, momentum_MN: torch.Tensor, rate: float, decay: float
 ) -> None:
     """Do one step in place: momentum, Nesterov, orthogonalise, decoupled decay."""
+    direction_MN = compute_direction(name, compute_ahead(gradient_MN, momentum_MN))
+    apply_direction(weight_MN, direction_MN, rate, decay)
+
+
+def compute_ahead(gradient_MN: torch.Tensor, momentum_MN: torch.Tensor) -> torch.Tensor:
+    """Advance the momentum in place and return the gradient with Nesterov's look ahead; any rows of a matrix."""
     momentum_MN.mul_(MOMENTUM).add_(gradient_MN)
-    ahead_MN = gradient_MN.add(momentum_MN, alpha=MOMENTUM)
+    return gradient_MN.add(momentum_MN, alpha=MOMENTUM)
+
+
+def compute_direction(name: str, ahead_MN: torch.Tensor) -> torch.Tensor:
+    """Return a whole matrix made nearly orthogonal, each of its pieces by itself."""
     num_pieces = next((count for suffix, count in _FUSED.items() if name.endswith(suffix)), 1)
     pieces = [orthogonalise(piece) * max(piece.shape) ** 0.5 for piece in ahead_MN.chunk(num_pieces)]
-    weight_MN.mul_(1.0 - rate * decay).add_(torch.cat(pieces), alpha=-rate * _RATE_SCALE)
+    return torch.cat(pieces)
+
+
+def apply_direction(weight_MN: torch.Tensor, direction_MN: torch.Tensor, rate: float, decay: float) -> None:
+    """Step weights in place, with decoupled decay; any rows of a matrix."""
+    weight_MN.mul_(1.0 - rate * decay).add_(direction_MN, alpha=-rate * _RATE_SCALE)
 
 
 def orthogonalise(matrix_MN: torch.Tensor) -> torch.Tensor:

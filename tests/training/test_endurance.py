@@ -17,7 +17,7 @@ from training.core.recipe import CodecKind
 from training.core.settle import settle
 from training.data.corpus import Corpus
 from training.local import LocalWorker
-from training.memory import compute_disk_bytes, compute_needs, describe_short_disk
+from training.memory import compute_disk_bytes, describe_short_disk, plan_needs
 from training.simulate import make_members, simulate
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_costs_the_save_only(make_recipe, corpus: Corpus, tmp_path: 
 
 
 def test_a_short_disk_is_said_before_the_start(make_recipe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    needs = compute_needs(make_recipe())
+    needs = plan_needs(make_recipe())
     needed = compute_disk_bytes(needs)
     assert describe_short_disk(needs, tmp_path, needed) is None
     assert "--home" in (describe_short_disk(needs, tmp_path, needed - 1) or "")
@@ -98,4 +98,4 @@ def test_a_saved_state_is_as_large_as_the_warning_counts(make_recipe, corpus: Co
     worker.send(0, rank=4)
     worker.save(tmp_path / "state")
     size = (tmp_path / "state").stat().st_size
-    assert 0.6 < size / (compute_disk_bytes(compute_needs(recipe)) / 3) <= 1
+    assert 0.6 < size / (compute_disk_bytes(plan_needs(recipe)) / 3) <= 1

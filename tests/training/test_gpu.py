@@ -9,7 +9,8 @@ from training.core.canonical import create_genesis
 from training.core.recipe import CodecKind
 from training.core.settle import settle
 from training.data.corpus import Corpus
-from training.group.worker import GroupConfig, PipelineWorker
+from training.group.pipeline import PipelineWorker
+from training.group.shape import GroupConfig
 from training.local import LocalWorker
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from training.core.canonical import create_genesis
-from training.core.errors import NonFiniteUpdateError, RecipeValueError, StageCountError, StageDiedError
+from training.core.errors import GroupEndedError, NonFiniteUpdateError, RecipeValueError, StageCountError
 from training.core.layout import build_layout
 from training.core.recipe import CodecKind, ModelKind, Recipe
 from training.core.schedule import plan_steps
@@ -27,7 +27,8 @@ from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus
 from training.group.accumulating import AccumulatingLoop
 from training.group.cutting import TIED, plan_stages
-from training.group.worker import GroupConfig, PipelineWorker, choose_micro_batches
+from training.group.pipeline import PipelineWorker
+from training.group.shape import GroupConfig, choose_micro_batches
 from training.inner import InnerLoop
 from training.local import LocalWorker
 from training.recipes.writing import write_recipe
@@ -221,24 +222,41 @@ def test_join_makes_and_restores_a_group(recipe: Recipe, tmp_path: Path) -> None
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_death_of_a_stage_ends_all(recipe: Recipe, corpus: Corpus, number: signal.Signals) -> None:
+def test_death_of_a_stage_ends_all(recipe: Recipe, corpus: Corpus) -> None:
     """Kill one child, in the middle of training: the others are gone and the parent knows within ten seconds."""
     told = threading.Event()
     group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
-    worker = PipelineWorker(
-        recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_death=told.set
-    )
+    worker = PipelineWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_end=told.set)
     try:
-        killed = threading.Timer(0.2, os.kill, (worker.pids[1], number))
+        killed = threading.Timer(0.2, os.kill, (worker.pids[1], signal.SIGKILL))
         killed.start()
         started = time.monotonic()
-        with pytest.raises(StageDiedError, match=r"stage [01] \(pid \d+\)"):
+        with pytest.raises(GroupEndedError, match=r"stage [01] \(pid \d+\)"):
             worker.train(0, 100_000)
         assert time.monotonic() - started < 10
         assert told.wait(5)
-        with pytest.raises(StageDiedError):
+        with pytest.raises(GroupEndedError):
             worker.check()
+    finally:
+        worker.close()
+    assert not any(is_running(pid) for pid in worker.pids)
+
+
+@pytest.mark.integration
+def test_a_stage_told_to_stop_stops_the_worker_in_order(recipe: Recipe, corpus: Corpus, tmp_path: Path) -> None:
+    """A service manager sends SIGTERM to every process: the parent still can save, and nobody has died."""
+    told = threading.Event()
+    group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
+    worker = PipelineWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_end=told.set)
+    try:
+        killed = threading.Timer(0.2, os.kill, (worker.pids[1], signal.SIGTERM))
+        killed.start()
+        started = time.monotonic()
+        report = worker.train(0, 100_000, told.is_set)
+        assert time.monotonic() - started < 10
+        assert 0 < report.steps < 100_000
+        worker.save(tmp_path / "state")
+        worker.check()
     finally:
         worker.close()
     assert not any(is_running(pid) for pid in worker.pids)
@@ -257,7 +275,8 @@ def parent(recipe: Recipe, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[st
             from training.core.canonical import create_genesis
             from training.core.recipe import parse_recipe
             from training.data.corpus import split_blocks
-            from training.group.worker import GroupConfig, PipelineWorker
+            from training.group.pipeline import PipelineWorker
+            from training.group.shape import GroupConfig
 
             if __name__ == "__main__":
                 recipe = parse_recipe(Path(sys.argv[1]).read_text())

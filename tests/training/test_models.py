@@ -16,7 +16,8 @@ from training.core.layout import build_layout
 from training.core.recipe import ModelKind, Recipe, compute_recipe_digest, parse_recipe
 from training.core.sizing import count_parameters
 from training.data.corpus import Corpus
-from training.memory import check_device, compute_needs, describe_needs
+from training.group.shape import GroupConfig
+from training.memory import check_devices, describe_needs, plan_needs
 from training.models.start import create_first_state
 from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
 from training.recipes.writing import write_recipe
@@ -59,15 +60,34 @@ def test_recipe_by_size_reads_back(name: str) -> None:
 
 def test_memory_is_the_formula_and_is_held_against_the_device() -> None:
     recipe = create_recipe("1.3B")
-    whole, quarter = compute_needs(recipe), compute_needs(recipe, num_stages=4)
-    assert whole.inner_bytes == 16 * whole.num_parameters
-    assert quarter.inner_bytes == 4 * whole.num_parameters
-    assert f"{whole.inner_bytes / 1e9:.2f} GB" in describe_needs(whole, "cuda")
-    check_device(whole, "cuda", whole.inner_bytes)
-    with pytest.raises(MemoryShortError, match=r"more --stages"):
-        check_device(whole, "cuda", whole.inner_bytes - 1)
-    with pytest.raises(MemoryShortError):
-        check_device(quarter, "cpu", whole.inner_bytes, num_stages=4)
+    whole = plan_needs(recipe, devices=("cuda:0",))
+    (worker,) = whole.processes
+    assert worker.inner_bytes == 16 * whole.num_parameters
+    room = {"cuda:0": worker.inner_bytes, "cpu": whole.outer_bytes}
+    assert f"{worker.inner_bytes / 1e9:.2f} GB" in "\n".join(describe_needs(whole, room))
+    check_devices(whole, room)
+    with pytest.raises(MemoryShortError, match=r"cuda:0 has .* more --stages or --shards"):
+        check_devices(whole, {**room, "cuda:0": worker.inner_bytes - 1})
+    with pytest.raises(MemoryShortError, match=r"cpu has"):
+        check_devices(whole, {**room, "cpu": whole.outer_bytes - 1})
+
+
+@pytest.mark.parametrize("group", [GroupConfig(num_stages=4), GroupConfig(num_shards=4)], ids=["stages", "shards"])
+def test_memory_of_a_group_is_counted_for_each_process(group: GroupConfig) -> None:
+    recipe = create_recipe("1.3B")
+    whole = plan_needs(recipe)
+    devices = tuple(f"cuda:{index}" for index in range(4))
+    needs = plan_needs(recipe, group, devices)
+    assert needs.num_parameters == whole.num_parameters
+    assert [process.device for process in needs.processes] == list(devices)
+    biggest = max(process.inner_bytes for process in needs.processes)
+    assert whole.processes[0].inner_bytes / 4 <= biggest < whole.processes[0].inner_bytes / 3
+    free = {**dict.fromkeys(devices, biggest), "cpu": needs.outer_bytes}
+    check_devices(needs, free)
+    lines = describe_needs(needs, free)
+    assert all(any(f"{name}{index}" in line for line in lines for name in ("stage ", "shard ")) for index in range(4))
+    with pytest.raises(MemoryShortError, match=r"cpu has"):  # on the CPU all share one memory
+        check_devices(plan_needs(recipe, group, ("cpu",) * 4), {"cpu": whole.processes[0].inner_bytes})
 
 
 @pytest.fixture(scope="module", params=[LLAMA, GPT2], ids=["llama", "gpt2"])

@@ -46,6 +46,9 @@ def join(
     stages: Annotated[
         int, typer.Option(min=1, help="Processes that the layers are spread over; GPU i for stage i.")
     ] = 1,
+    shards: Annotated[
+        int, typer.Option(min=1, help="Processes that every weight is spread over (FSDP); a GPU for each.")
+    ] = 1,
     micro_batches: Annotated[int, typer.Option(min=0, help="With --stages: parts of a batch; 0: chosen.")] = 0,
     tokenizer: Annotated[
         Path | None, typer.Option(help="The run's tokenizer.json, where its recipe names one.")
@@ -74,6 +77,7 @@ def join(
             patience=Patience(chain_seconds=patience, idle_seconds=idle),
             tokenizer_file=tokenizer,
             num_stages=stages,
+            num_shards=shards,
             num_micro_batches=micro_batches,
         ),
         stop,

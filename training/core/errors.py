@@ -20,9 +20,11 @@ TrainingError
 |- MissingExtraError            an optional package that a recipe needs
 |- ModelMismatchError           a library builds another model than the recipe says
 |- MemoryShortError             the model does not fit the device
-|- StageError
+|- GroupError
 |  |- StageCountError           more stages than can be
-|  `- StageDiedError            a process of a worker's group has ended
+|  |- ShardCountError           a batch that can't be shared out so
+|  |- DeviceCountError          fewer GPUs than processes
+|  `- GroupEndedError           a process of a worker's group has ended
 `- CorpusError
    |- CorpusMissingError
    |- CorpusTooSmallError
@@ -219,15 +221,15 @@ class MemoryShortError(TrainingError):
         self.free_bytes = free_bytes
         super().__init__(
             f"{device} has {free_bytes / 1e9:.2f} GB free, the model needs {needed_bytes / 1e9:.2f} GB and its "
-            "activations; use more --stages, another --device, or a smaller recipe"
+            "activations; use more --stages or --shards, another --device, or a smaller recipe"
         )
 
 
-class StageError(TrainingError):
-    """A worker made of several processes cannot go on."""
+class GroupError(TrainingError):
+    """A worker made of several processes cannot be, or cannot go on."""
 
 
-class StageCountError(StageError):
+class StageCountError(GroupError):
     """A model cannot be cut so."""
 
     def __init__(self, num_stages: int, expected: str) -> None:
@@ -235,14 +237,35 @@ class StageCountError(StageError):
         super().__init__(f"{num_stages} stages, expected {expected}; choose another --stages")
 
 
-class StageDiedError(StageError):
+class ShardCountError(GroupError):
+    """A batch cannot be shared out so, or two shapes are asked for at once."""
+
+    def __init__(self, num_shards: int, expected: str) -> None:
+        self.num_shards = num_shards
+        super().__init__(f"{num_shards} shards, expected {expected}; choose another --shards")
+
+
+class DeviceCountError(GroupError):
+    """Each process of a group needs a GPU of its own."""
+
+    def __init__(self, first_device: str, num_processes: int, num_devices: int) -> None:
+        self.num_processes = num_processes
+        self.num_devices = num_devices
+        super().__init__(
+            f"{num_processes} processes from {first_device} on, {num_devices} CUDA devices are visible; "
+            "use fewer --stages or --shards, another first --device, or --device cpu"
+        )
+
+
+class GroupEndedError(GroupError):
     """One process of the group ended or is silent; the whole worker stops, and resumes from its saved state."""
 
-    def __init__(self, stage: int, pid: int, reason: str) -> None:
-        self.stage = stage
+    def __init__(self, kind: str, index: int, pid: int, reason: str) -> None:
+        self.kind = kind
+        self.index = index
         self.pid = pid
         self.reason = reason
-        super().__init__(f"stage {stage} (pid {pid}) {reason}; start the worker again: it goes on from its saved state")
+        super().__init__(f"{kind} {index} (pid {pid}) {reason}; the worker ends, its saved state is whole")
 
 
 class CorpusError(TrainingError):

@@ -1,12 +1,13 @@
 """The processes of one worker: started, asked, watched and ended together (CASES 20).
 
-Invariant: either all children live, or none does and every further question raises `StageDiedError` at once.
+Invariant: either all children live, or none does and every further question raises `GroupEndedError` at once.
 """
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import pickle
 import threading
 import time
@@ -17,49 +18,91 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from training.core.errors import NonFiniteUpdateError, StageDiedError
-from training.group.stage import StageConfig, run_stage
+import torch
+
+from training.core.errors import GroupEndedError, NonFiniteUpdateError
+from training.group.serving import ProcessConfig, run_process
+from training.group.shape import GroupConfig, plan_devices
 
 LOG = logging.getLogger("trainer")
 
 START_SECONDS = 300.0
-"""For the stages to load torch, meet and take their tensors; a busy machine needs most of a minute."""
+"""For the processes to load torch, meet and take their tensors; a busy machine needs most of a minute."""
 
 END_SECONDS = 5.0
 """Given to a child to end by itself before it is killed."""
 
+PRELOADED = ["training.group.stage", "training.group.shard"]
+"""Imported once by the process that is forked for each child."""
 
-class StageProcesses:
-    """Children, one a stage."""
 
-    def __init__(self, configs: Sequence[StageConfig], on_death: Callable[[], None] | None = None) -> None:
-        """Start them; ``on_death`` is called once, from another thread, when one ends unasked."""
+def plan_processes(group: GroupConfig, device: str | torch.device) -> list[ProcessConfig]:
+    """Return what each process of a group must know; where they meet is filled in when they start.
+
+    Raises `DeviceCountError`.
+    """
+    devices = plan_devices(device, group.num_processes, torch.cuda.device_count())
+    return [
+        ProcessConfig(
+            index=index,
+            num_processes=group.num_processes,
+            device=each,
+            num_threads=group.num_threads,
+            rendezvous=Path(),
+            timeout_seconds=group.timeout_seconds,
+        )
+        for index, each in enumerate(devices)
+    ]
+
+
+class GroupProcesses:
+    """Children, one a stage or a shard."""
+
+    def __init__(
+        self,
+        kind: str,
+        create: Callable[..., object],
+        configs: Sequence[ProcessConfig],
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Start them; ``create(config, *arguments)`` makes what answers in a child, ``kind`` is what people call one.
+
+        ``on_end`` is called once, from another thread, when a child ends unasked or is told to stop: then the
+        whole worker should end.
+        """
+        self._kind = kind
         self._folder = TemporaryDirectory(prefix="archipelago-group-")
         rendezvous = Path(self._folder.name) / "rendezvous"
         self._timeout_seconds = configs[0].timeout_seconds
-        self._on_death = on_death
+        self._on_end = on_end
         self._asking = threading.Lock()
         self._ending = threading.Event()
-        self._death: StageDiedError | None = None
+        self._death: GroupEndedError | None = None
         self._orders: list[connection.Connection] = []
+        self._notices: list[connection.Connection] = []
         self._children: list[multiprocessing.process.BaseProcess] = []
-        # One process imports torch once and is forked for each stage; it ends with this process.
+        # One process imports torch once and is forked for each child; it ends with this process.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["training.group.stage"])
+        context.set_forkserver_preload(PRELOADED)
         try:
             for config in configs:
                 ours, theirs = context.Pipe()
+                hears, tells = context.Pipe(duplex=False)
                 child = context.Process(
-                    target=run_stage, args=(replace(config, rendezvous=rendezvous), theirs), daemon=True
+                    target=run_process,
+                    args=(create, replace(config, rendezvous=rendezvous), theirs, tells),
+                    daemon=True,
                 )
                 child.start()
                 theirs.close()
+                tells.close()
                 self._orders.append(ours)
+                self._notices.append(hears)
                 self._children.append(child)
         except BaseException:
             self.close()
             raise
-        self._watcher = threading.Thread(target=self._watch, name="stages", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="group", daemon=True)
         self._watcher.start()
 
     @property
@@ -68,14 +111,14 @@ class StageProcesses:
         return tuple(child.pid or 0 for child in self._children)
 
     def check(self) -> None:
-        """Raise `StageDiedError` where a child has ended unasked."""
+        """Raise `GroupEndedError` where a child has ended unasked."""
         if self._death is not None:
             raise self._death
 
     def ask(self, order: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Give every child an order with its own arguments and return all answers.
 
-        Raises `StageDiedError`, within the timeout, and `NonFiniteUpdateError` when a child says so.
+        Raises `GroupEndedError`, within the timeout, and `NonFiniteUpdateError` when a child says so.
         """
         with self._asking:
             self.check()
@@ -86,7 +129,7 @@ class StageProcesses:
             except (OSError, EOFError) as error:
                 self._watcher.join(END_SECONDS)
                 self.check()
-                raise StageDiedError(-1, 0, f"broke its pipe ({error})") from error
+                raise GroupEndedError(self._kind, -1, 0, f"broke its pipe ({error})") from error
         for kind, value in answers:
             if kind == "non-finite":
                 raise NonFiniteUpdateError(*value)
@@ -99,12 +142,12 @@ class StageProcesses:
             try:
                 pipe.send_bytes(pickle.dumps(("close", ())))
             except OSError:
-                LOG.debug("a stage's pipe is closed already")
+                LOG.debug("a child's pipe is closed already")
         deadline = time.monotonic() + END_SECONDS
         for child in self._children:
             child.join(max(0.0, deadline - time.monotonic()))
         self._kill()
-        for pipe in self._orders:
+        for pipe in (*self._orders, *self._notices):
             pipe.close()
         self._folder.cleanup()
 
@@ -116,31 +159,54 @@ class StageProcesses:
             waiting = [pipe for index, pipe in enumerate(self._orders) if index not in answers]
             ready = connection.wait(waiting, max(0.0, deadline - time.monotonic()))
             if not ready:
-                stage = next(index for index in range(len(self._orders)) if index not in answers)
-                self._die(stage, f"gave no answer to {order!r} in {timeout_seconds:.0f} s")
+                index = next(index for index in range(len(self._orders)) if index not in answers)
+                self._die(index, f"gave no answer to {order!r} in {timeout_seconds:.0f} s")
                 self.check()
             for pipe in ready:
                 assert isinstance(pipe, connection.Connection)
-                answers[self._orders.index(pipe)] = pickle.loads(pipe.recv_bytes())
+                index = self._orders.index(pipe)
+                kind, value = pickle.loads(pipe.recv_bytes())
+                if kind == "failed":
+                    self._die(index, f"failed at {order!r}: {value}")
+                    self.check()
+                answers[index] = (kind, value)
         return [answers[index] for index in range(len(self._orders))]
 
     def _watch(self) -> None:
-        """Wait for the first end of a child; an unasked one ends the others."""
-        ended = connection.wait([child.sentinel for child in self._children])
-        if self._ending.is_set():
-            return
-        stage = next(index for index, child in enumerate(self._children) if child.sentinel in ended)
-        self._children[stage].join(END_SECONDS)
-        self._die(stage, f"ended with exit code {self._children[stage].exitcode}")
+        """Wait for a child that ends unasked, which ends the others, and for one that is told to stop."""
+        sentinels = [child.sentinel for child in self._children]
+        notices = list(self._notices)
+        while not self._ending.is_set():
+            try:
+                ready = connection.wait([*sentinels, *notices])
+            except OSError:  # closed under us: the worker ends in order
+                return
+            if self._ending.is_set():
+                return
+            for index, sentinel in enumerate(sentinels):
+                if sentinel in ready:
+                    self._children[index].join(END_SECONDS)
+                    self._die(index, f"ended with exit code {self._children[index].exitcode}")
+                    return
+            for index, notice in enumerate(self._notices):
+                if notice not in ready or notice not in notices:
+                    continue
+                notices.remove(notice)
+                if os.read(notice.fileno(), 1):  # nothing: the child has ended, as its sentinel will say
+                    LOG.info("%s %d (pid %d) was told to stop: so is the worker", self._kind, index, self.pids[index])
+                    self._say_end()
 
-    def _die(self, stage: int, reason: str) -> None:
+    def _die(self, index: int, reason: str) -> None:
         if self._death is None:
-            self._death = StageDiedError(stage, self._children[stage].pid or 0, reason)
+            self._death = GroupEndedError(self._kind, index, self._children[index].pid or 0, reason)
             LOG.error("%s", self._death)
             self._ending.set()
             self._kill()
-            if self._on_death is not None:
-                self._on_death()
+            self._say_end()
+
+    def _say_end(self) -> None:
+        if self._on_end is not None:
+            self._on_end()
 
     def _kill(self) -> None:
         for child in self._children:

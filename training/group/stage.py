@@ -1,21 +1,13 @@
 """One process of a pipeline: some layers, their AdamW, and their part of everything a worker keeps to itself.
 
 Inner and outer optimizer live with their stage (DiLoCoX's dual optimizer): theta, momentum, residual, what is in
-flight and the codec's warm starts of a tensor are here and nowhere else.  The parent says what to do, one request
-at a time, and gets one answer; when the parent is gone the process ends at once (CASES 20).
+flight and the codec's warm starts of a tensor are here and nowhere else.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import signal
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from multiprocessing import connection, parent_process
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,55 +16,44 @@ from torch import distributed
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from training.core.canonical import CanonicalState
-from training.core.errors import NonFiniteUpdateError
 from training.core.payload import PayloadPlan
 from training.core.recipe import Recipe
 from training.core.settle import Settlement
 from training.data.corpus import Corpus
 from training.group.accumulating import finish_step, take_mean
 from training.group.cutting import TIED, GptStage, compute_logit_loss, plan_stages
+from training.group.serving import ProcessConfig
 from training.inner import InnerLoop
 from training.local import LocalWorker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageConfig:
-    """What a process must know to be one stage."""
+    """What is the same for all stages of a worker."""
 
     recipe: Recipe
     """The run's."""
     member: bytes
     """The worker's address."""
-    stage: int
-    """From 0."""
-    num_stages: int
-    """M."""
     num_micro_batches: int
     """Of one step; divides the batch."""
     schedule: str
     """1f1b or gpipe."""
-    device: str
-    """Of this stage."""
-    num_threads: int
-    """CPU threads of torch, 0 for its own choice."""
-    rendezvous: Path
-    """File by which the stages find one another; no port is taken for it."""
-    timeout_seconds: float
-    """Longest a stage waits for another."""
 
 
 class StageLoop(InnerLoop):
     """The inner loop of one stage: same numbers, in the same order, as `AccumulatingLoop` has for its tensors."""
 
-    def __init__(self, config: StageConfig) -> None:
+    def __init__(self, config: StageConfig, process: ProcessConfig) -> None:
         """Build the stage's layers and the schedule; the process group must be up."""
-        recipe = config.recipe
-        self._stage = GptStage(recipe.model, config.stage, config.num_stages)
-        super().__init__(recipe, torch.device(config.device), self._stage)
+        recipe, num_stages = config.recipe, process.num_processes
+        self._stage = GptStage(recipe.model, process.index, num_stages)
+        super().__init__(recipe, torch.device(process.device), self._stage)
         self.weights = self._stage.own_weights()
-        self._config = config
-        self._all_names = sorted(name for names in plan_stages(recipe, config.num_stages) for name in names)
-        piped = PipelineStage(self._stage, config.stage, config.num_stages, self.device)
+        self._num_micro_batches = config.num_micro_batches
+        self._last = num_stages - 1
+        self._all_names = sorted(name for names in plan_stages(recipe, num_stages) for name in names)
+        piped = PipelineStage(self._stage, process.index, num_stages, self.device)
         kind = Schedule1F1B if config.schedule == "1f1b" else ScheduleGPipe
         self._schedule = kind(piped, config.num_micro_batches, loss_fn=compute_logit_loss, scale_grads=False)
 
@@ -90,7 +71,7 @@ class StageLoop(InnerLoop):
             self._schedule.step(return_outputs=False)
         self._return_tied_gradient()
         names = sorted(self.weights)
-        gradients = take_mean(self, names, self._config.num_micro_batches)
+        gradients = take_mean(self, names, self._num_micro_batches)
         shared = torch.zeros(len(self._all_names) + 1, device=self.device)
         for name, gradient in zip(names, gradients, strict=True):
             shared[self._all_names.index(name)] = torch.linalg.vector_norm(gradient)
@@ -102,7 +83,7 @@ class StageLoop(InnerLoop):
     def _lend_tied_weight(self) -> None:
         """Copy the embedding to the last stage, whose logits use it."""
         if self._stage.is_first:
-            distributed.send(self.weights[TIED].detach(), dst=self._config.num_stages - 1)
+            distributed.send(self.weights[TIED].detach(), dst=self._last)
         elif self._stage.is_last:
             distributed.recv(self._stage.head.detach(), src=0)
 
@@ -113,21 +94,21 @@ class StageLoop(InnerLoop):
             distributed.send(self._stage.head.grad, dst=0)
         elif self._stage.is_first:
             received = torch.empty_like(self.weights[TIED])
-            distributed.recv(received, src=self._config.num_stages - 1)
+            distributed.recv(received, src=self._last)
             self.weights[TIED].grad += received  # type: ignore[operator]
 
 
 class StageWorker(LocalWorker):
     """A `LocalWorker` of some tensors."""
 
-    def __init__(self, config: StageConfig, canonical: CanonicalState, version: int) -> None:
+    def __init__(self, config: StageConfig, process: ProcessConfig, canonical: CanonicalState, version: int) -> None:
         """Place the stage's weights; the text stays with the parent."""
-        names = plan_stages(config.recipe, config.num_stages)[config.stage]
+        names = plan_stages(config.recipe, process.num_processes)[process.index]
         self._own = frozenset(names)
         nothing = np.zeros(config.recipe.model.context + 2, dtype=np.uint8)
         empty = Corpus(train=nothing, held_out=nothing, train_digest=b"", held_out_digest=b"")
-        inner = StageLoop(config)
-        super().__init__(config.recipe, canonical, version, config.member, config.device, corpus=empty, inner=inner)
+        inner = StageLoop(config, process)
+        super().__init__(config.recipe, canonical, version, config.member, process.device, corpus=empty, inner=inner)
 
     def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
         """Do this stage's part of an inner step."""
@@ -173,59 +154,3 @@ class StageWorker(LocalWorker):
     def _plan(self, round_index: int, rank: int) -> PayloadPlan:
         plan = super()._plan(round_index, rank)
         return replace(plan, slots=tuple(slot for slot in plan.slots if slot.name in self._own))
-
-
-def run_stage(config: StageConfig, orders: connection.Connection) -> None:
-    """Be one stage until the parent says to close, or is gone: the entry point of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if config.num_threads:
-        torch.set_num_threads(config.num_threads)
-    device = torch.device(config.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    distributed.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{config.rendezvous}",
-        rank=config.stage,
-        world_size=config.num_stages,
-        timeout=timedelta(seconds=config.timeout_seconds),
-    )
-    try:
-        serve_orders(config, orders)
-    finally:
-        distributed.destroy_process_group()
-
-
-def serve_orders(config: StageConfig, orders: connection.Connection) -> None:
-    """Answer (method, arguments) until "close"; a refusal that a worker knows goes back as its class."""
-    worker: StageWorker | None = None
-    while True:
-        try:
-            order, arguments = pickle.loads(orders.recv_bytes())
-        except EOFError:
-            return
-        if order == "close":
-            return
-        if order == "start":
-            worker = StageWorker(config, *arguments)
-            _answer(orders, "done", None)
-            continue
-        assert worker is not None, "the first order is start"
-        try:
-            _answer(orders, "done", getattr(worker, order)(*arguments))
-        except NonFiniteUpdateError as error:
-            _answer(orders, "non-finite", (error.tensor, error.num_bad, error.num_elements))
-
-
-def _answer(orders: connection.Connection, kind: str, value: object) -> None:
-    """Answer in plain bytes: `Connection.send` would pass each tensor as a descriptor of shared memory."""
-    orders.send_bytes(pickle.dumps((kind, value)))
-
-
-def _end_with_parent() -> None:
-    """End this process at once when the parent has ended, whatever the main thread waits for."""
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)

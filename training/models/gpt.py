@@ -58,6 +58,12 @@ class Gpt(nn.Module):
         self.register_buffer("cosine_TD", cosine_TD, persistent=False)
         self.register_buffer("sine_TD", sine_TD, persistent=False)
 
+    def fill_tables(self) -> None:
+        """Compute the rotary tables again, for a module that was built without memory."""
+        tables = compute_rotary_tables(self.model.context, self.model.width // self.model.num_heads)
+        for name, table_TD in zip(("cosine_TD", "sine_TD"), tables, strict=True):
+            self.get_buffer(name).copy_(table_TD)
+
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Return logits for the next token, (B, T, vocabulary); T at most the recipe's context."""
         length = tokens_BT.shape[1]

@@ -19,13 +19,17 @@ from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
-from training.group.cutting import plan_stages
-from training.group.worker import GroupConfig, PipelineWorker, choose_micro_batches
+from training.group.pipeline import PipelineWorker
+from training.group.shape import GroupConfig, check_shape, plan_devices
+from training.group.sharded import ShardedWorker
 from training.local import LocalWorker
-from training.memory import check_device, compute_needs, describe_needs, read_free_bytes
+from training.memory import check_devices, describe_needs, plan_needs, read_free_bytes
 from training.worker.errors import Fatal, StateUnavailable, WorkerStateDamaged
 
 LOG = logging.getLogger("trainer")
+
+EVALUATION_COPIES = 2
+"""Of the float32 model, that an evaluation takes on its device with its activations, about."""
 
 
 class EngineRules:
@@ -40,26 +44,28 @@ class EngineRules:
         data_file: Path | None,
         tokenizer_file: Path | None = None,
         group: GroupConfig | None = None,
-        on_death: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         """Parse the recipe, see that the model fits the device, and read the text.
 
-        With ``group`` the engine is a pipeline of processes; ``on_death`` hears when one of them ends unasked.
+        With ``group`` the engine is made of several processes; ``on_end`` hears when one of them ends unasked or
+        is told to stop.
         """
         self.recipe: Recipe = parse_recipe(recipe_text)
         self._digest = compute_recipe_digest(recipe_text)
         self._member = member
         self._device = choose_device(device)
         self._group = group
-        self._on_death = on_death
-        self._pipeline: PipelineWorker | None = None
-        num_stages = 1 if group is None else group.num_stages
-        if group is not None:
-            plan_stages(self.recipe, num_stages)
-            choose_micro_batches(self.recipe.inner.batch_size, num_stages, group.num_micro_batches)
-        needs = compute_needs(self.recipe, num_stages=num_stages)
-        LOG.info("%s", describe_needs(needs, self._device))
-        check_device(needs, self._device, read_free_bytes(self._device), num_stages)
+        self._on_end = on_end
+        self._engine: PipelineWorker | ShardedWorker | None = None
+        shape = GroupConfig() if group is None else group
+        check_shape(self.recipe, shape)
+        devices = plan_devices(self._device, shape.num_processes, torch.cuda.device_count())
+        needs = plan_needs(self.recipe, shape, devices)
+        free = {device: read_free_bytes(device) for device in sorted({*devices, "cpu"})}
+        for line in describe_needs(needs, free):
+            LOG.info("%s", line)
+        check_devices(needs, free)
         self._corpus: Corpus = load_corpus(
             self.recipe.data, data_file, tokenizer_file=tokenizer_file, vocabulary=self.recipe.model.vocabulary
         )
@@ -114,14 +120,14 @@ class EngineRules:
     def evaluate(self, state: CanonicalState) -> float:
         """Return the held-out loss of an agreed state, nats a byte."""
         with self._evaluating:
-            return evaluate_state(self.recipe, state, self._corpus, torch.device(self._device))
+            return evaluate_state(self.recipe, state, self._corpus, self._choose_evaluation_device())
 
     def create_engine(self, state: Any, version: int) -> LocalWorker:
         """Return a worker that starts fresh from an agreed state."""
         if self._group is None:
             return LocalWorker(self.recipe, state, version, self._member, self._device, corpus=self._corpus)
         self.close()
-        self._pipeline = PipelineWorker(
+        self._engine = self._kind(self._group)(
             self.recipe,
             state,
             version,
@@ -129,9 +135,9 @@ class EngineRules:
             self._device,
             corpus=self._corpus,
             group=self._group,
-            on_death=self._on_death,
+            on_end=self._on_end,
         )
-        return self._pipeline
+        return self._engine
 
     def load_engine(self, path: Path) -> LocalWorker:
         """Return a worker as saved, by a group of any shape or by one process."""
@@ -139,29 +145,41 @@ class EngineRules:
             if self._group is None:
                 return LocalWorker.load(path, self.recipe, self._member, self._device, corpus=self._corpus)
             self.close()
-            self._pipeline = PipelineWorker.load(
+            self._engine = self._kind(self._group).load(
                 path,
                 self.recipe,
                 self._member,
                 self._device,
                 corpus=self._corpus,
                 group=self._group,
-                on_death=self._on_death,
+                on_end=self._on_end,
             )
-            return self._pipeline
+            return self._engine
         except WorkerStateError as error:
             raise WorkerStateDamaged(str(path), str(error)) from error
 
     def check(self) -> None:
-        """Raise `StageDiedError` where a process of the group has ended unasked."""
-        if self._pipeline is not None:
-            self._pipeline.check()
+        """Raise `GroupEndedError` where a process of the group has ended unasked."""
+        if self._engine is not None:
+            self._engine.check()
 
     def close(self) -> None:
         """End the group's processes, if there are any; idempotent."""
-        if self._pipeline is not None:
-            self._pipeline.close()
-            self._pipeline = None
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _choose_evaluation_device(self) -> torch.device:
+        """Return the worker's device; the CPU where the whole model has no room beside what a group keeps there."""
+        device = torch.device(self._device)
+        needed = EVALUATION_COPIES * 4 * build_layout(self.recipe).num_parameters
+        if self._group is not None and device.type == "cuda" and read_free_bytes(self._device) < needed:
+            return torch.device("cpu")
+        return device
+
+    @staticmethod
+    def _kind(group: GroupConfig) -> type[PipelineWorker] | type[ShardedWorker]:
+        return ShardedWorker if group.num_shards > 1 else PipelineWorker
 
 
 def choose_device(wanted: str) -> str:

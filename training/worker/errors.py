@@ -6,7 +6,7 @@ WorkerError
 │   ├── GenesisMismatch, AgreedRootMismatch
 │   └── Refused           the contract said no, by name
 └── GaveUp (exit 3)       a deadline passed; starting again later may work
-    └── ChainSilent, RunIdle, NotFunded, StateUnavailable
+    └── ChainSilent, RunIdle, NotFunded, StateUnavailable, GroupEnded
 PayloadError              a blob could not be had
 ├── PayloadUnavailable    now, here; others may have it
 └── PayloadInconsistent   badly encoded: the same verdict for every reader
@@ -120,6 +120,10 @@ class RunIdle(GaveUp):
 
 class NotFunded(GaveUp):
     """The worker key has no money for the bond and fees."""
+
+
+class GroupEnded(GaveUp):
+    """A stage or shard of the worker has ended or is silent; a restart goes on from the saved state."""
 
 
 class StateUnavailable(GaveUp):

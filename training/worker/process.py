@@ -21,11 +21,12 @@ from contracts.bindings.keys import address_of
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import MemberState, RunInfo, RunState
 from da.blocking import BlobClient
+from training.core.errors import GroupEndedError
 from training.core.recipe import compute_recipe_digest
-from training.group.worker import GroupConfig
-from training.memory import compute_needs, describe_short_disk
+from training.group.shape import GroupConfig
+from training.memory import describe_short_disk, plan_needs
 from training.worker.engine_rules import EngineRules
-from training.worker.errors import ChainSilent, Fatal, NotAllowedHere, NotFunded, WrongRecipe, WrongRun
+from training.worker.errors import ChainSilent, Fatal, GroupEnded, NotAllowedHere, NotFunded, WrongRecipe, WrongRun
 from training.worker.loop import Patience
 from training.worker.pace import Pace
 from training.worker.sending import TrainingSender
@@ -74,6 +75,8 @@ class JoinConfig:
     """The run's tokenizer.json, where the recipe names one."""
     num_stages: int = 1
     """Processes that the layers are spread over."""
+    num_shards: int = 1
+    """Processes that every weight is spread over (FSDP)."""
     num_micro_batches: int = 0
     """Of a step with stages; 0: chosen."""
 
@@ -93,7 +96,7 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
             run = _read_run(client, config, stop)
             _check_may_join(client, config, run, address, stop)
             rules = _create_rules(client, config, run, address, stop)
-            if short := describe_short_disk(compute_needs(rules.recipe), home, shutil.disk_usage(home).free):
+            if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
                 LOG.warning("%s", short)
             LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
             parts = WorkerParts(
@@ -112,6 +115,10 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
                 summary = run_worker(parts, stop)
                 rules.check()
                 return summary
+            except GroupEndedError as error:
+                raise GroupEnded(
+                    str(error), next_step="see the lines above for its reason, then start again"
+                ) from error
             finally:
                 rules.close()
         finally:
@@ -165,9 +172,10 @@ def _create_rules(
     if digest != run.recipe_digest:
         raise WrongRecipe(run.recipe_digest, digest)
     group = None
-    if config.num_stages > 1:
+    if config.num_stages > 1 or config.num_shards > 1:
         group = GroupConfig(
             num_stages=config.num_stages,
+            num_shards=config.num_shards,
             num_micro_batches=config.num_micro_batches,
             num_threads=config.num_threads,
         )
@@ -178,7 +186,7 @@ def _create_rules(
         data_file=config.data_file,
         tokenizer_file=config.tokenizer_file,
         group=group,
-        on_death=stop.set,
+        on_end=stop.set,
     )
 
 

@@ -8,54 +8,24 @@ up the same micro-batches: a worker may stop with three stages and go on with on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from training.core.canonical import CanonicalState, check_root
-from training.core.errors import RecipeValueError, UnknownUpdateError, VersionMismatchError
+from training.core.errors import UnknownUpdateError, VersionMismatchError
 from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
 from training.core.recipe import Recipe
 from training.core.settle import Settlement
 from training.data.corpus import Corpus, check_size
 from training.group.cutting import plan_stages
-from training.group.processes import StageProcesses
-from training.group.stage import StageConfig
+from training.group.processes import GroupProcesses, plan_processes
+from training.group.shape import GroupConfig, choose_micro_batches
+from training.group.stage import StageConfig, StageWorker
 from training.local import InFlight, LocalWorker
-
-STAGE_TIMEOUT_SECONDS = 600.0
-"""For one order to all stages: an inner step of a large model, or the compression of a fragment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
-    """The shape of a worker."""
-
-    num_stages: int
-    """M, from 2 to the layers."""
-    num_micro_batches: int = 0
-    """Of one step; 0: the largest divisor of the batch up to twice the stages, which keeps them all busy."""
-    schedule: str = "1f1b"
-    """1f1b or gpipe: the same numbers, other memory."""
-    num_threads: int = 0
-    """CPU threads of each stage, 0 for torch's choice."""
-    timeout_seconds: float = STAGE_TIMEOUT_SECONDS
-    """Longest a stage may take for one order."""
-
-
-def choose_micro_batches(batch_size: int, num_stages: int, wanted: int) -> int:
-    """Return how many micro-batches a step has. Raises `RecipeValueError` where they don't divide the batch.
-
-    >>> choose_micro_batches(8, 3, 0)
-    4
-    """
-    if wanted == 0:
-        return max(count for count in range(1, min(batch_size, 2 * num_stages) + 1) if batch_size % count == 0)
-    if wanted < 1 or batch_size % wanted:
-        raise RecipeValueError("inner.batch_size", batch_size, f"a multiple of the {wanted} micro-batches")
-    return wanted
 
 
 class PipelineWorker(LocalWorker):
@@ -72,11 +42,11 @@ class PipelineWorker(LocalWorker):
         corpus: Corpus,
         group: GroupConfig,
         agreed_root: bytes | None = None,
-        on_death: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Start the stages at ``version`` of the agreed state; on CUDA, stage i takes device i.
+        """Start the stages at ``version`` of the agreed state; on CUDA, each takes a device of its own in a row.
 
-        Raises what `LocalWorker` raises, `StageCountError` and `RecipeValueError`.
+        Raises what `LocalWorker` raises, `StageCountError`, `DeviceCountError` and `RecipeValueError`.
         """
         if agreed_root is not None:
             check_root(canonical, agreed_root, f"the state at version {version}")
@@ -87,24 +57,14 @@ class PipelineWorker(LocalWorker):
         self._data_round, self._data_steps, self._num_members = -1, 0, 1
         self._spectra = {}
         self._stages = plan_stages(recipe, group.num_stages)
-        num_micro_batches = choose_micro_batches(recipe.inner.batch_size, group.num_stages, group.num_micro_batches)
-        kind = torch.device(device).type
-        configs = [
-            StageConfig(
-                recipe=recipe,
-                member=member,
-                stage=stage,
-                num_stages=group.num_stages,
-                num_micro_batches=num_micro_batches,
-                schedule=group.schedule,
-                device=f"cuda:{stage}" if kind == "cuda" else kind,
-                num_threads=group.num_threads,
-                rendezvous=Path(),
-                timeout_seconds=group.timeout_seconds,
-            )
-            for stage in range(group.num_stages)
-        ]
-        self._processes = StageProcesses(configs, on_death)
+        config = StageConfig(
+            recipe=recipe,
+            member=member,
+            num_micro_batches=choose_micro_batches(recipe.inner.batch_size, group.num_stages, group.num_micro_batches),
+            schedule=group.schedule,
+        )
+        configs = plan_processes(group, device)
+        self._processes = GroupProcesses("stage", partial(StageWorker, config), configs, on_end)
         self._inner = _PipelineLoop(self._processes, torch.device(configs[0].device))  # type: ignore[assignment]
         try:
             self._ask("start", [(self._part(names, names), version) for names in self._stages])
@@ -122,7 +82,7 @@ class PipelineWorker(LocalWorker):
         self._processes.close()
 
     def check(self) -> None:
-        """Raise `StageDiedError` where a stage has ended unasked."""
+        """Raise `GroupEndedError` where a stage has ended unasked."""
         self._processes.check()
 
     def send(self, round_index: int, *, rank: int) -> bytes:
@@ -177,11 +137,11 @@ class PipelineWorker(LocalWorker):
         *,
         corpus: Corpus,
         group: GroupConfig,
-        on_death: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> PipelineWorker:
         """Restore what any shape of worker saved; see `LocalWorker.load`."""
         canonical, version, tensors, about = cls.read_saved(path, recipe, member)
-        worker = cls(recipe, canonical, version, member, device, corpus=corpus, group=group, on_death=on_death)
+        worker = cls(recipe, canonical, version, member, device, corpus=corpus, group=group, on_end=on_end)
         try:
             worker._restore(tensors, about)
         except BaseException:
@@ -231,7 +191,7 @@ class PipelineWorker(LocalWorker):
 class _PipelineLoop:
     """What the round's loop steps: all stages at once."""
 
-    def __init__(self, processes: StageProcesses, device: torch.device) -> None:
+    def __init__(self, processes: GroupProcesses, device: torch.device) -> None:
         self.device = device
         self._processes = processes
 

@@ -1,0 +1,207 @@
+"""A worker whose inner loop is sharded over several processes (FSDP): `LocalWorker` with another inner loop.
+
+The parent is an ordinary worker: agreed state, error feedback, codec and payloads are here, whole, in host memory;
+weights, gradients and moments are in the shards, a slice each.  Its worker state is the same file as one process
+writes, so a worker may stop with four shards and go on with none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.core.canonical import CanonicalState, check_root
+from training.core.layout import build_layout
+from training.core.recipe import Recipe
+from training.data.corpus import Corpus
+from training.group.processes import GroupProcesses, plan_processes
+from training.group.shape import GroupConfig, check_shape
+from training.group.shard import WEIGHTS, ShardConfig, ShardWorker, map_exchange
+from training.local import LocalWorker
+
+MEMORY_FOLDER = Path("/dev/shm")
+"""Where a file takes memory and no disk, on Linux; elsewhere, or where it is too small, the temporary folder serves."""
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class ShardedWorker(LocalWorker):
+    """One worker, each of its weights over several processes."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        canonical: CanonicalState,
+        version: int,
+        member: bytes,
+        device: str | torch.device = "cpu",
+        *,
+        corpus: Corpus,
+        group: GroupConfig,
+        agreed_root: bytes | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the shards at ``version`` of the agreed state; on CUDA, each takes a device of its own in a row.
+
+        Raises what `LocalWorker` raises, `ShardCountError` and `DeviceCountError`.
+        """
+        if agreed_root is not None:  # before any process is started
+            check_root(canonical, agreed_root, f"the state at version {version}")
+        check_shape(recipe, group)
+        self._shards = ShardedLoop(recipe, device, group, on_end)
+        try:
+            super().__init__(recipe, canonical, version, member, device, corpus=corpus, inner=self._shards)  # type: ignore[arg-type]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return the shards' process ids."""
+        return self._shards.processes.pids
+
+    def close(self) -> None:
+        """End the shards; idempotent."""
+        self._shards.close()
+
+    def check(self) -> None:
+        """Raise `GroupEndedError` where a shard has ended unasked."""
+        self._shards.processes.check()
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls,
+        path: Path,
+        recipe: Recipe,
+        member: bytes,
+        device: str | torch.device = "cpu",
+        *,
+        corpus: Corpus,
+        group: GroupConfig,
+        on_end: Callable[[], None] | None = None,
+    ) -> ShardedWorker:
+        """Restore what any shape of worker saved; see `LocalWorker.load`."""
+        canonical, version, tensors, about = cls.read_saved(path, recipe, member)
+        worker = cls(recipe, canonical, version, member, device, corpus=corpus, group=group, on_end=on_end)
+        try:
+            worker._restore(tensors, about)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+
+class ShardedLoop:
+    """What a worker steps, reads and sets, with the surface of `InnerLoop`: all shards at once.
+
+    Rows travel through one mapped file of a float32 a parameter, in which each shard reads and writes its own.
+    """
+
+    def __init__(
+        self, recipe: Recipe, device: str | torch.device, group: GroupConfig, on_end: Callable[[], None] | None
+    ) -> None:
+        """Start the shards."""
+        configs = plan_processes(group, device)
+        self.device = torch.device(configs[0].device)
+        self._num_shards = group.num_shards
+        path = _create_exchange(build_layout(recipe).num_parameters * 4)
+        try:
+            self._exchange = map_exchange(path, recipe)
+            config = ShardConfig(recipe=recipe, exchange=path)
+            self.processes = GroupProcesses("shard", partial(ShardWorker, config), configs, on_end)
+            try:
+                self._ask("start")
+            except BaseException:
+                self.processes.close()
+                raise
+        finally:
+            path.unlink()  # the mappings keep it; nothing is left behind, however we end
+        self.weights = SharedWeights(self._exchange, self._show)
+
+    def close(self) -> None:
+        """End the shards; idempotent."""
+        self.processes.close()
+
+    def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
+        """Do one step, each shard on its part of the batch; they all say the same."""
+        parts = samples_BT.chunk(self._num_shards)
+        loss: float | None = self.processes.ask("step", [(part_BT.clone(), rate) for part_BT in parts])[0]
+        return loss
+
+    def set_weights(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Copy values into the weights of the same names."""
+        self._take(WEIGHTS, values)
+
+    def moments(self) -> dict[str, torch.Tensor]:
+        """Return the optimizer's state, keyed ``<moment>/<tensor>``; empty before the first step."""
+        counts: dict[str, float] = self._ask("read_counts")[0]
+        found = {f"step/{name}": torch.tensor(count, dtype=torch.float32) for name, count in counts.items()}
+        for moment in _MOMENTS:
+            for name in self._show(moment, list(self._exchange)):
+                found[f"{moment}/{name}"] = self._exchange[name].clone()
+        return found
+
+    def set_moments(self, moments: Mapping[str, torch.Tensor]) -> None:
+        """Restore what `moments` returned."""
+        for moment in _MOMENTS:
+            prefix = f"{moment}/"
+            own = {key.removeprefix(prefix): value for key, value in moments.items() if key.startswith(prefix)}
+            if own:
+                self._take(moment, own)
+        counts = {key.removeprefix("step/"): float(value) for key, value in moments.items() if key.startswith("step/")}
+        self._ask("set_counts", counts)
+
+    def _ask(self, order: str, *arguments: Any) -> list[Any]:
+        return self.processes.ask(order, [arguments] * self._num_shards)
+
+    def _show(self, kind: str, names: Sequence[str]) -> list[str]:
+        """Let the shards write rows into the mapped file; the first shard has rows of every tensor."""
+        shown: list[str] = self._ask("show", kind, names)[0]
+        return shown
+
+    def _take(self, kind: str, values: Mapping[str, torch.Tensor]) -> None:
+        for name, value in values.items():
+            self._exchange[name].copy_(value)
+        self._ask("take", kind, list(values))
+
+
+class SharedWeights(Mapping[str, torch.Tensor]):
+    """The weights by name, fetched from the shards when they are read; what is returned is a copy."""
+
+    def __init__(self, exchange: Mapping[str, torch.Tensor], show: Callable[[str, Sequence[str]], list[str]]) -> None:
+        self._exchange = exchange
+        self._show = show
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Return a copy of one weight."""
+        self._show(WEIGHTS, [name])
+        return self._exchange[name].clone()
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names."""
+        return iter(self._exchange)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self._exchange)
+
+
+def _create_exchange(num_bytes: int) -> Path:
+    """Create the file, with all its room reserved: a full disk is said now, not by a signal later."""
+    has_room = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free > 2 * num_bytes
+    descriptor, path = tempfile.mkstemp(prefix="archipelago-shards-", dir=MEMORY_FOLDER if has_room else None)
+    try:
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+    return Path(path)
