@@ -18,8 +18,6 @@ from chain.rpc.faults import InvalidParams
 from chain.rpc.session import Session
 from chain.rpc.values import hex_data, parse_data
 
-MAX_ITEMS = 256
-"""Of an array argument, as the contracts have it."""
 _UINT = re.compile(r"uint(\d+)")
 _FIXED_BYTES = re.compile(r"bytes(\d+)")
 
@@ -84,8 +82,6 @@ def _parse(field: Field, text: str) -> Any:
     text = text.strip()
     if field.is_array:
         items = [each for each in re.split(r"[\s,\[\]]+", text) if each]
-        if len(items) > MAX_ITEMS:
-            raise InvalidParams(f"{field.name} has {len(items)} items, at most {MAX_ITEMS}")
         return [_parse(Field(name=field.name, kind=field.kind), each) for each in items]
     kind = str(field.kind)
     if match := _UINT.fullmatch(kind):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,43 +40,52 @@ class Browser:
     """One browser with one page."""
 
     def __init__(self, binary: str) -> None:
-        self._profile = tempfile.TemporaryDirectory(prefix="archipelago-browser-", ignore_cleanup_errors=True)
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
-        options += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
-        options += [f"--user-data-dir={self._profile.name}", "--remote-debugging-port=0", "about:blank"]
-        # The leash is this process's id: Chromium ends when the tests do, however they end.
-
-        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())]
-        self._process = subprocess.Popen(
-            [*leash, binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
-        )
-        port = self._wait_for_port()
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=CALL_SECONDS) as answer:
-            page = next(each for each in json.load(answer) if each["type"] == "page")
-        self._socket = connect(page["webSocketDebuggerUrl"], max_size=64 << 20, open_timeout=CALL_SECONDS)
+        self._binary = binary
+        self._resources = ExitStack()
         self._last_id = 0
         self.answers: dict[str, bytes] = {}
         """Path -> JSON that stands in for the server's answer."""
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        for domain in ("Page", "Runtime", "Network", "Log"):
-            self.call(f"{domain}.enable")
-        self.call("Fetch.enable", patterns=[{"urlPattern": "*/api/*"}])
 
     def __enter__(self) -> Browser:
+        with ExitStack() as resources:
+            profile = resources.enter_context(
+                tempfile.TemporaryDirectory(prefix="archipelago-browser-", ignore_cleanup_errors=True)
+            )
+            port = self._start(Path(profile), resources)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=CALL_SECONDS) as answer:
+                page = next(each for each in json.load(answer) if each["type"] == "page")
+            url = page["webSocketDebuggerUrl"]
+            self._socket = resources.enter_context(connect(url, max_size=64 << 20, open_timeout=CALL_SECONDS))
+            for domain in ("Page", "Runtime", "Network", "Log"):
+                self.call(f"{domain}.enable")
+            self.call("Fetch.enable", patterns=[{"urlPattern": "*/api/*"}])
+            self._resources = resources.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
-        self._profile.cleanup()
+        self._resources.close()
+
+    def _start(self, profile: Path, resources: ExitStack) -> int:
+        """Start the browser and return the port of its DevTools; it ends with us, however we end."""
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
+        options += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
+        options += [f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
+        leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())]
+        process = subprocess.Popen(
+            [*leash, self._binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+        )
+        resources.callback(_stop, process)
+        path = profile / "DevToolsActivePort"
+        deadline = time.monotonic() + START_SECONDS
+        while not (path.exists() and path.read_text().strip()):
+            assert process.poll() is None, f"the browser ended with {process.returncode}"
+            assert time.monotonic() < deadline, f"the browser wasn't ready after {START_SECONDS:.0f} s"
+            time.sleep(0.05)
+        return int(path.read_text().split()[0])
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send one DevTools command and return its result; what happens meanwhile is noted."""
@@ -124,15 +134,6 @@ class Browser:
             options |= {"captureBeyondViewport": True, "clip": clip}
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", **options)["data"]))
 
-    def _wait_for_port(self) -> int:
-        path = Path(self._profile.name) / "DevToolsActivePort"
-        deadline = time.monotonic() + START_SECONDS
-        while not (path.exists() and path.read_text().strip()):
-            assert self._process.poll() is None, f"the browser ended with {self._process.returncode}"
-            assert time.monotonic() < deadline, f"the browser wasn't ready after {START_SECONDS:.0f} s"
-            time.sleep(0.05)
-        return int(path.read_text().split()[0])
-
     def _send(self, method: str, params: dict[str, Any]) -> int:
         self._last_id += 1
         self._socket.send(json.dumps({"id": self._last_id, "method": method, "params": params}))
@@ -158,3 +159,12 @@ class Browser:
             case "Log.entryAdded":
                 if params["entry"]["level"] == "error":
                     self.complaints.append(params["entry"]["text"] + " " + params["entry"].get("url", ""))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(10)

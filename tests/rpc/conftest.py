@@ -36,6 +36,8 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ChainUnreachable
 from contracts.bindings.sender import Sender
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 FAUCET: LocalAccount = Account.from_key(b"\x11" * 32)
 """Rich in every test's genesis."""
 FAUCET_WEI = 10**24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
@@ -325,8 +326,18 @@ def test_page_takes_nothing_from_outside_and_overview_serves_it(solo: Any) -> No
     with urllib.request.urlopen(solo.url + "/", timeout=10) as response:
         page = response.read().decode()
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
-    outside = [word for word in ("src=", "@import", "https://") if word in page]
-    assert outside == []
+    named = re.findall(r'(?:src|href)="([^"]*)"', page)
+    files = [each for each in named if not each.startswith(("data:", "api/"))]
+    assert sorted(files) == ["page/main.js", "page/style.css"]
+    for name in (*files, "page/dom.js", "page/read.js"):
+        with urllib.request.urlopen(f"{solo.url}/{name}", timeout=10) as response:
+            text = response.read().decode()
+            assert "script-src 'self'" in response.headers["Content-Security-Policy"]
+        assert [word for word in ("@import", "https://", "url(") if word in text] == []
+    with pytest.raises(urllib.error.HTTPError) as missing:
+        urllib.request.urlopen(solo.url + "/page/..%2Fserver.py", timeout=10)
+    assert missing.value.code == 404
+    missing.value.close()
     with urllib.request.urlopen(solo.url + "/api/overview", timeout=10) as response:
         overview = json.loads(response.read())
     assert overview["chain"]["height"] == solo.chain.height
@@ -338,11 +349,53 @@ def test_page_takes_nothing_from_outside_and_overview_serves_it(solo: Any) -> No
     caught.value.close()
 
 
+def get(url: str) -> tuple[int, Any]:
+    """Return status and JSON."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as e:
+        with e:
+            return e.code, json.load(e)
+
+
+def test_reads_with_arguments_as_text(solo: Any) -> None:
+    _, answer = get(f"{solo.url}/api/read/Storage/quote?tier=1&sizeBytes=1000000&blocks=0x10")
+    assert answer["answer"] == str(solo.client.storage.quote(1, 1_000_000, 16))
+    assert get(f"{solo.url}/api/read/Storage/signedHeights?blobs=0x{'11' * 32},0x{'22' * 32}")[1]["answer"] == [0, 0]
+    for path, part in (
+        ("Storage/quote?tier=256&sizeBytes=1&blocks=1", "tier is 256, expected 0 .. 2^8 - 1"),
+        ("Storage/quote?tier=-1&sizeBytes=1&blocks=1", "tier is '-1', expected a number"),
+        ("Storage/quote?tiers=1", "no argument 'tiers', expected tier, sizeBytes, blocks"),
+        ("Storage/node?operator=0x12", "operator has 1 bytes, expected 20"),
+        ("Storage/blob?id=zz", "expected hex digits after 0x"),
+        ("Storage/certify", "has no view 'certify'"),
+        ("Stake/validators", "expected one of Training, Storage, Staking"),
+    ):
+        status, answer = get(f"{solo.url}/api/read/{path}")
+        assert (status, part in answer["error"]) == (400, True), (path, answer)
+
+
+def test_block_and_transaction_as_a_person_reads_them(solo: Any) -> None:
+    sent = solo.faucet.send("Staking", "bond", value=5)
+    _, block = get(f"{solo.url}/api/blocks/{sent.height}")
+    shown = next(each for each in block["transactions"] if each["hash"] == "0x" + bytes(sent.transaction_hash).hex())
+    assert shown["call"] == {"kind": "system", "contract": "Staking", "function": "bond", "arguments": {}}
+    assert (shown["value"], shown["status"], shown["from"]) == ("5", 1, solo.faucet.address.lower())
+    _, whole = get(f"{solo.url}/api/transactions/{shown['hash']}")
+    assert [(each["event"], each["fields"]["amount"]) for each in whole["events"]] == [("Bonded", "5")]
+    _, overview = get(f"{solo.url}/api/overview")
+    assert overview["transactions"][0]["hash"] == shown["hash"]
+    assert get(f"{solo.url}/api/blocks/999999999")[0] == 404
+    assert get(f"{solo.url}/api/transactions/0x{'99' * 32}")[0] == 404
+    assert get(f"{solo.url}/api/transactions/0x12")[0] == get(f"{solo.url}/api/blocks/x")[0] == 400
+
+
 def test_events_of_timers_belong_to_their_block(solo: Any) -> None:
     key = Ed25519PrivateKey.generate()
     proof = key.sign(key_proof_message(solo.client.genesis_hash(), bytes.fromhex(solo.faucet.address[2:])))
+    start = solo.chain.height + 1  # the block of the registration itself may end an epoch
     solo.faucet.send("Storage", "registerNode", "http://127.0.0.1:1", key.public_key().public_bytes_raw(), proof, 10**9)
-    start = solo.chain.height + 1
     solo.chain.mine(EPOCH_BLOCKS)
     found = solo.client.events("Storage", ["EpochStarted"], from_height=start, to_height=solo.chain.height)
     assert len(found) == 1

@@ -1,0 +1,207 @@
+"""The page in a real browser: what it shows, that it asks nobody else, fits a phone, and says when it is old.
+
+A recorded answer of ``/api/overview`` (four validators, two workers of which one was away for some rounds) stands in
+for an hour of training; its fields are compared with what the server answers today.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, find_browser
+
+from chain.rpc.reads import describe_interface
+
+pytestmark = pytest.mark.integration
+
+RECORDED = json.loads((Path(__file__).parents[1] / "vectors" / "overview.json").read_text())
+WIDTHS = (1280, 390)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    binary = find_browser()
+    if binary is None:
+        pytest.skip("no Chromium: install one (Debian: apt-get install chromium; or playwright install chromium)")
+    with Browser(binary) as made:
+        yield made
+
+
+@pytest.fixture
+def show(browser: Browser, solo: Any) -> Iterator[Callable[..., None]]:
+    """Return a function that opens the page with the recorded overview, or with its own."""
+
+    def open_page(fragment: str = "", *, width: int = 1280, is_dark: bool = False, is_recorded: bool = True) -> None:
+        browser.requests.clear()
+        browser.complaints.clear()
+        browser.answers = {"/api/overview": json.dumps(RECORDED).encode()} if is_recorded else {}
+        browser.open(f"{solo.url}/#{fragment}", width=width, height=900, is_dark=is_dark)
+        browser.wait_for("document.getElementById('fresh').className === 'live'")
+
+    yield open_page
+    browser.answers = {}
+
+
+def test_recorded_overview_has_the_fields_of_todays(solo: Any) -> None:
+    with urllib.request.urlopen(solo.url + "/api/overview", timeout=10) as response:
+        today = json.load(response)
+    assert set(RECORDED) == set(today)
+    assert set(RECORDED["chain"]) == set(today["chain"])
+    assert set(RECORDED["chain"]["blocks"][0]) == set(today["chain"]["blocks"][0])
+    assert set(RECORDED["staking"]["params"]) == set(today["staking"]["params"])
+    assert set(RECORDED["storage"]["tiers"][0]) == set(today["storage"]["tiers"][0])
+    if today["transactions"]:
+        assert set(RECORDED["transactions"][0]) == set(today["transactions"][0])
+
+
+@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_run_is_shown(width: int, is_dark: bool, browser: Browser, show: Callable[..., None], solo: Any) -> None:
+    show("training", width=width, is_dark=is_dark)
+    rounds, members = RECORDED["run"]["rounds"], RECORDED["run"]["members"]
+    shown = browser.ask("document.getElementById('training').innerText")
+    for member in members:
+        assert member["worker"][:8] in shown
+    assert browser.ask("document.querySelectorAll('#rounds .round').length") == len(rounds)
+    updates = sum(len(each["updates"]) for each in rounds)
+    assert browser.ask("document.querySelectorAll('#rounds .update').length") == updates
+    cells = browser.ask("[...document.querySelectorAll('.fates tbody td')].map(cell => cell.title)")
+    assert len(cells) == (len(members) + 1) * len(rounds)
+    assert sum("accepted" in each for each in cells) == sum(
+        update["fate"] == "ACCEPTED" for each in rounds for update in each["updates"]
+    )
+    assert any("nothing sent" in each for each in cells), "the rounds without one of the two"
+    points = browser.ask("document.querySelector('#curve .curve').getAttribute('d').split(/[ML]/).length - 1")
+    assert points == len(RECORDED["run"]["evaluations"])
+    assert browser.ask("document.documentElement.scrollWidth") <= width, "nothing sticks out on the right"
+    background = browser.ask("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(13, 19, 23)") == is_dark
+    assert {url.partition("/page")[0].partition("/api")[0].rstrip("/") for url in browser.requests} <= {
+        solo.url,
+        "about:blank",
+    } | {url for url in browser.requests if url.startswith("data:")}, "nobody else is asked"
+    assert browser.complaints == []
+
+
+def test_why_an_update_did_not_count_is_written_out(browser: Browser, show: Callable[..., None]) -> None:
+    original = json.dumps(RECORDED["run"]["rounds"][-1]["updates"][0])
+    update = RECORDED["run"]["rounds"][-1]["updates"][0]
+    update.update(fate="REFUSED", reason="MISSING_PAYLOAD", paid="0")
+    try:
+        show("training")
+        text = browser.ask("[...document.querySelectorAll('.update')].at(-1).parentNode.innerText")
+        assert "its payload could not be had" in text
+        title = browser.ask("document.querySelector('.fates td.bad').title")
+        assert "refused, its payload could not be had" in title
+    finally:
+        update.clear()
+        update.update(json.loads(original))
+
+
+@pytest.mark.parametrize("tab", ["blocks", "validators", "storage"])
+def test_other_tabs_are_filled_and_fit_a_phone(tab: str, browser: Browser, show: Callable[..., None]) -> None:
+    show(tab, width=390)
+    shown = browser.ask(f"document.getElementById('{tab}').innerText")
+    expected = {
+        "blocks": [RECORDED["transactions"][0]["hash"][:8], RECORDED["transactions"][0]["call"]["function"]],
+        "validators": [each["operator"][:8] for each in RECORDED["staking"]["validators"]],
+        "storage": [each["url"] for each in RECORDED["storage"]["nodes"]] + ["temporary", "hot", "cold"],
+    }[tab]
+    assert [each for each in expected if each not in shown] == []
+    assert browser.ask("document.documentElement.scrollWidth") <= 390
+    assert browser.complaints == []
+
+
+def test_jailed_validators_and_proposals(browser: Browser, show: Callable[..., None]) -> None:
+    staking = RECORDED["staking"]
+    kept = json.dumps(staking)
+    staking["validators"][0].update(jailedUntil=10**9, power=0, slashed=str(5 * 10**17))
+    staking["proposals"] = [
+        {
+            "proposal": 1,
+            "state": "PASSED",
+            "name": "maxValidators",
+            "value": "12",
+            "activationHeight": 4321,
+            "proposer": "0x" + "ab" * 20,
+            "voters": ["0x" + "ab" * 20] * 3,
+        }
+    ]
+    try:
+        show("validators")
+        assert "jailed" in browser.ask("document.querySelector('#validatorList tbody tr').innerText")
+        shown = browser.ask("document.getElementById('proposals').innerText")
+        assert [word for word in ("Max validators", "12", "4,321", "3 votes", "passed") if word not in shown] == []
+    finally:
+        staking.clear()
+        staking.update(json.loads(kept))
+
+
+def test_the_form_reads_what_the_client_reads(browser: Browser, show: Callable[..., None], solo: Any) -> None:
+    show("read?contract=Storage&function=quote&tier=1&sizeBytes=1000000&blocks=7", is_recorded=False)
+    browser.wait_for("document.getElementById('ask') !== null")
+    browser.ask("document.getElementById('ask').click()")
+    browser.wait_for("document.getElementById('answered').textContent.startsWith('at block')")
+    shown = browser.ask("document.getElementById('answer').innerText")
+    assert shown == str(solo.client.storage.quote(1, 1_000_000, 7))
+    browser.ask("document.getElementById('form').elements.tier.value = '256'")
+    browser.ask("document.getElementById('ask').click()")
+    browser.wait_for("document.getElementById('answer').innerText.includes('expected 0 .. 2^8 - 1')")
+
+
+def test_every_view_has_a_form(browser: Browser, show: Callable[..., None]) -> None:
+    show("read", is_recorded=False)
+    browser.wait_for("document.getElementById('ask') !== null")
+    choose = "{const s = document.getElementById('%s'); s.value = '%s'; s.dispatchEvent(new Event('change'));}"
+    for contract in describe_interface():
+        browser.ask(choose % ("contract", contract["contract"]))
+        names = browser.ask("[...document.getElementById('function').options].map(option => option.value)")
+        assert names == [each["name"] for each in contract["functions"]]
+        for function in contract["functions"]:
+            browser.ask(choose % ("function", function["name"]))
+            inputs = browser.ask("[...document.querySelectorAll('#form input')].map(each => each.name)")
+            assert inputs == [each["name"] for each in function["inputs"]]
+
+
+def test_looks_up_block_transaction_account_and_nonsense(
+    browser: Browser, show: Callable[..., None], solo: Any
+) -> None:
+    sent = solo.faucet.send("Staking", "bond", value=7)
+    show("blocks", is_recorded=False)
+    search = "{document.getElementById('query').value = '%s'; document.getElementById('lookup').requestSubmit();}"
+    for query, expected in (
+        ("0x" + bytes(sent.transaction_hash).hex(), "Staking.Bonded"),
+        (str(sent.height), "Staking.bond"),
+        (solo.faucet.address, "a person's account"),
+        ("0x" + "00" * 18 + "1000", "a system contract"),
+        ("0x" + "99" * 32, "was executed"),
+        ("999999999", "no block 999999999"),
+        ("<b>x</b>", "<b>x</b>"),
+    ):
+        browser.ask(search % query)
+        browser.wait_for(f"document.getElementById('found').innerText.includes({json.dumps(expected)})")
+    assert "Staking.bond" in browser.wait_for("document.getElementById('transactions').innerText")
+
+
+def test_says_how_old_it_is_when_the_node_is_silent(browser: Browser, show: Callable[..., None]) -> None:
+    show("training")
+    browser.answers = {"/api/overview": b'{"error":"no genesis yet"}'}
+    browser.wait_for("!document.getElementById('banner').hidden")
+    banner = browser.ask("document.getElementById('banner').innerText")
+    assert "No fresh data for" in banner
+    assert "no genesis yet" in banner
+    assert browser.ask("document.querySelectorAll('#rounds .round').length") > 0, "the last that was read stays"
+
+
+def test_picture_is_no_empty_page(browser: Browser, show: Callable[..., None], tmp_path: Path) -> None:
+    show("training")
+    browser.picture(tmp_path / "page.png")
+    data = (tmp_path / "page.png").read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert len(base64.b64encode(data)) > 40_000, "a blank page compresses to a few kB"
