@@ -1,6 +1,6 @@
 """Muon: momentum whose matrices are made nearly orthogonal before they are applied (Jordan et al., 2024; MuLoCo).
 
-Legend: M, N a weight.  Used for the matrices inside the blocks; embedding and norms stay with AdamW.
+Legend: M, N a weight, K matrices in it.  Used for the matrices inside the blocks; embedding and norms stay with AdamW.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def compute_ahead(gradient_MN: torch.Tensor, momentum_MN: torch.Tensor) -> torch
 def compute_direction(name: str, ahead_MN: torch.Tensor) -> torch.Tensor:
     """Return a whole matrix made nearly orthogonal, each of its pieces by itself."""
     num_pieces = next((count for suffix, count in _FUSED.items() if name.endswith(suffix)), 1)
-    pieces = [orthogonalise(piece) * max(piece.shape) ** 0.5 for piece in ahead_MN.chunk(num_pieces)]
-    return torch.cat(pieces)
+    pieces_KMN = ahead_MN.reshape(num_pieces, -1, ahead_MN.shape[1])
+    return (orthogonalise(pieces_KMN) * max(pieces_KMN.shape[1:]) ** 0.5).reshape(ahead_MN.shape)
 
 
 def apply_direction(weight_MN: torch.Tensor, direction_MN: torch.Tensor, rate: float, decay: float) -> None:
@@ -54,14 +54,15 @@ def apply_direction(weight_MN: torch.Tensor, direction_MN: torch.Tensor, rate: f
     weight_MN.mul_(1.0 - rate * decay).add_(direction_MN, alpha=-rate * _RATE_SCALE)
 
 
-def orthogonalise(matrix_MN: torch.Tensor) -> torch.Tensor:
-    """Return the nearest matrix with singular values near 1; zero stays zero."""
+def orthogonalise(matrices_KMN: torch.Tensor) -> torch.Tensor:
+    """Return for each of K matrices the nearest one with singular values near 1; zero stays zero."""
     a, b, c = _COEFFICIENTS
-    is_tall = matrix_MN.shape[0] > matrix_MN.shape[1]
-    x = matrix_MN.T if is_tall else matrix_MN
-    x = x / (x.norm() + 1e-7)
+    is_tall = matrices_KMN.shape[1] > matrices_KMN.shape[2]
+    x = matrices_KMN.mT if is_tall else matrices_KMN
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NUM_ITERATIONS):
-        gram = x @ x.T
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    result: torch.Tensor = x.T if is_tall else x
+        gram = torch.bmm(x, x.mT)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
+    result: torch.Tensor = x.mT if is_tall else x
     return result

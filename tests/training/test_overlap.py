@@ -196,9 +196,9 @@ def test_identity_codec_one_step_sgd_is_averaged_sgd(make_recipe: RecipeMaker, c
 def test_muon_makes_a_matrix_orthogonal() -> None:
     generator = torch.Generator().manual_seed(0)
     for shape in ((24, 40), (40, 24), (8, 8)):
-        values = torch.linalg.svdvals(orthogonalise(torch.randn(shape, generator=generator)))
+        values = torch.linalg.svdvals(orthogonalise(torch.randn((3, *shape), generator=generator)))
         assert 0.3 < float(values.min()) <= float(values.max()) < 1.4
-    assert not orthogonalise(torch.zeros(4, 6)).any()
+    assert not orthogonalise(torch.zeros(1, 4, 6)).any()
 
 
 @pytest.mark.parametrize("start", list(StartKind))
