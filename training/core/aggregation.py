@@ -18,11 +18,11 @@ CLIP_ABOVE_MEDIAN = 2
 much to take from an honest worker that did a few steps more."""
 
 _CHUNK_ELEMENTS = 1 << 15
-"""Elements worked on at once: they stay in the cache, torch does not start threads for so few, and 2^15 products of
-16-bit limbs stay under 2^53."""
+"""Elements worked on at once: they stay in the cache, torch does not start threads for so few, and the sum of 2^15
+products of 19-bit limbs stays under 2^53."""
 
-_LIMB_BITS = 16
-"""Of the exact sums of squares."""
+_LIMB_BITS = 19
+"""Of the exact sums of squares: low-rank codes of two bits have one limb up to rank 228."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,13 @@ def count_trimmed(num_updates: int) -> int:
 
 def compute_square_norm(contribution: Contribution) -> int:
     """Return the exact squared norm of an update, in squared grid units."""
-    return compute_square_sum(contribution.units >> contribution.exponent) << 2 * contribution.exponent
+    return compute_square_sum(contribution.units, contribution.exponent) << 2 * contribution.exponent
 
 
-def compute_square_sum(values: torch.Tensor) -> int:
-    """Return the sum of squares of int64 values below 2^62, exactly: products of limbs are exact in float64.
+def compute_square_sum(values: torch.Tensor, exponent: int = 0) -> int:
+    """Return the sum of squares of int64 values below 2^62, each over 2^exponent, exactly.
+
+    Products of limbs are exact in float64.
 
     >>> compute_square_sum(torch.tensor([3, -4, 1 << 40])) == 25 + (1 << 80)
     True
@@ -98,13 +100,13 @@ def compute_square_sum(values: torch.Tensor) -> int:
     total = 0
     flat = values.reshape(-1)
     for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
-        sizes = flat[start : start + _CHUNK_ELEMENTS].abs()
-        num_limbs = max(1, -(-int(sizes.max()).bit_length() // _LIMB_BITS))
-        limbs = [(sizes >> _LIMB_BITS * i & (1 << _LIMB_BITS) - 1).double() for i in range(num_limbs)]
-        for i, left in enumerate(limbs):
-            for j, right in enumerate(limbs):
-                if i <= j:
-                    total += int(torch.dot(left, right)) * (1 if i == j else 2) << _LIMB_BITS * (i + j)
+        chunk = flat[start : start + _CHUNK_ELEMENTS] >> exponent
+        low, high = (int(edge) for edge in chunk.aminmax())
+        if max(-low, high) < 1 << _LIMB_BITS:
+            whole = chunk.double()
+            total += int(torch.dot(whole, whole))
+        else:
+            total += _sum_squares_of_limbs(chunk.abs(), max(-low, high))
     return total
 
 
@@ -114,16 +116,35 @@ def compute_mean(total: torch.Tensor, count: int) -> torch.Tensor:
     >>> compute_mean(torch.tensor([3, -3, -4]), 2).tolist()
     [2, -1, -2]
     """
-    mean = torch.empty(total.numel(), dtype=torch.int64)
-    flat = total.reshape(-1)
-    for start in range(0, flat.numel(), _CHUNK_ELEMENTS):
+    return _sum_and_divide([total], (0,), count)
+
+
+def _sum_and_divide(values: Sequence[torch.Tensor], shifts: Sequence[int], count: int) -> torch.Tensor:
+    """Return half_up(sum of values >> shifts, count), chunk by chunk: each value passes through the cache once."""
+    mean = torch.empty(values[0].numel(), dtype=torch.int64)
+    flat = [value.reshape(-1) for value in values]
+    for start in range(0, mean.numel(), _CHUNK_ELEMENTS):
         here = slice(start, start + _CHUNK_ELEMENTS)
-        doubled = (2 * flat[here]).add_(count)
+        doubled = flat[0][here] >> shifts[0]
+        for value, shift in zip(flat[1:], shifts[1:], strict=True):
+            doubled.add_(value[here] >> shift if shift else value[here])
+        doubled.mul_(2).add_(count)
         if count & (count - 1) == 0:
             mean[here] = doubled.bitwise_right_shift_(count.bit_length())
         else:
             mean[here] = torch.div(doubled, 2 * count, rounding_mode="floor")
-    return mean.reshape(total.shape)
+    return mean.reshape(values[0].shape)
+
+
+def _sum_squares_of_limbs(sizes: torch.Tensor, largest: int) -> int:
+    num_limbs = -(-largest.bit_length() // _LIMB_BITS)
+    limbs = [(sizes >> _LIMB_BITS * i & (1 << _LIMB_BITS) - 1).double() for i in range(num_limbs)]
+    total = 0
+    for i, left in enumerate(limbs):
+        for j, right in enumerate(limbs):
+            if i <= j:
+                total += int(torch.dot(left, right)) * (1 if i == j else 2) << _LIMB_BITS * (i + j)
+    return total
 
 
 def _count_shifts(square_norm: int, bound: int) -> int:
@@ -134,11 +155,9 @@ def _count_shifts(square_norm: int, bound: int) -> int:
 
 
 def _clipped_mean(contributions: Sequence[Contribution], shifts: tuple[int, ...]) -> Aggregate:
-    total = torch.zeros_like(contributions[0].units)
-    for each, shift in zip(contributions, shifts, strict=True):
-        total += each.units >> shift if shift else each.units
+    mean = _sum_and_divide([each.units for each in contributions], shifts, len(contributions))
     peak = max(each.peak >> shift for each, shift in zip(contributions, shifts, strict=True))
-    return Aggregate(mean=compute_mean(total, len(contributions)), peak=peak, shifts=shifts)
+    return Aggregate(mean=mean, peak=peak, shifts=shifts)
 
 
 def _trimmed_mean(contributions: Sequence[Contribution]) -> Aggregate:
@@ -154,12 +173,9 @@ def _centered_clip(contributions: Sequence[Contribution]) -> Aggregate:
     center = _sort_elements(contributions)[(len(contributions) - 1) // 2]
     common = min(each.exponent for each in contributions)
     distances = [each.units - center for each in contributions]
-    norms = [compute_square_sum(distance >> common) for distance in distances]
+    norms = [compute_square_sum(distance, common) for distance in distances]
     shifts = compute_clip_shifts(norms)
-    total = torch.zeros_like(center)
-    for distance, shift in zip(distances, shifts, strict=True):
-        total += distance >> shift
-    mean = center + compute_mean(total, len(contributions))
+    mean = center + _sum_and_divide(distances, shifts, len(contributions))
     return Aggregate(mean=mean, peak=_median_peak(contributions), shifts=shifts)
 
 

@@ -17,7 +17,7 @@ from training.core.codecs.integers import MAX_EXPONENT
 from training.core.codecs.protocol import Slot
 from training.core.errors import PayloadRefusedError
 from training.core.payload import PayloadPlan, plan_payload, read_contribution, validate
-from training.core.recipe import AggregationKind, Recipe
+from training.core.recipe import Q15_ONE, AggregationKind, Recipe
 from training.core.schedule import OuterCoefficients, first_step_of_round, outer_coefficients
 
 MAX_EXPONENT_MOVE = 8
@@ -25,8 +25,8 @@ MAX_EXPONENT_MOVE = 8
 
 _INT32_MAX = (1 << 31) - 1
 
-_CHUNK_ELEMENTS = 1 << 14
-"""Elements stepped at once: their int64 copies stay in the cache, and torch does not start threads for so few."""
+_CHUNK_ELEMENTS = 1 << 15
+"""Elements that a thread steps at once: their float64 copies stay in its cache; torch gives no thread fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,23 +112,26 @@ def aggregate_slot(kind: AggregationKind, payloads: Sequence[bytes], plan: Paylo
 def step_tensor(
     theta: torch.Tensor, momentum: torch.Tensor, mean: torch.Tensor, coefficients: OuterCoefficients
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (theta, u) after one Nesterov step in int64, saturated to int32.
+    """Return (theta, u) after one Nesterov step, saturated to int32.
 
-    ``u' = sat(toward_zero(mu u) + g)``, ``theta' = sat(theta - half_up(eta (g + toward_zero(mu u'))))``.
+    ``u' = sat(toward_zero(mu u) + g)``, ``theta' = sat(theta - half_up(eta (g + toward_zero(mu u'))))``.  In float64,
+    where all of it is exact: every value is a whole number of 2^-15, at most 2^33, so 48 bits hold it; and twice as
+    fast as int64, whose products have no short instruction.
     """
-    shape = theta.shape
-    theta_after = torch.empty(theta.numel(), dtype=torch.int32)
-    momentum_after = torch.empty(theta.numel(), dtype=torch.int32)
-    flat = (theta.reshape(-1), momentum.reshape(-1), mean.reshape(-1))
-    for start in range(0, theta.numel(), _CHUNK_ELEMENTS):
-        here = slice(start, start + _CHUNK_ELEMENTS)
-        capped = flat[2][here].clamp(-_INT32_MAX, _INT32_MAX)
-        moved = _scale_toward_zero(flat[1][here].to(torch.int64), coefficients.momentum_q15).add_(capped)
-        moved.clamp_(-_INT32_MAX, _INT32_MAX)
+    shape, num_elements = theta.shape, theta.numel()
+    mu, eta = coefficients.momentum_q15 / Q15_ONE, coefficients.rate_q15 / Q15_ONE
+    theta_after = torch.empty(num_elements, dtype=torch.int32)
+    momentum_after = torch.empty(num_elements, dtype=torch.int32)
+    chunk = min(num_elements, _CHUNK_ELEMENTS * torch.get_num_threads())
+    buffers = torch.empty((2, chunk), dtype=torch.float64)
+    for start in range(0, num_elements, max(1, chunk)):
+        here = slice(start, min(num_elements, start + chunk))
+        capped, moved = buffers[:, : here.stop - start]
+        capped.copy_(mean.reshape(-1)[here]).clamp_(-_INT32_MAX, _INT32_MAX)
+        moved.copy_(momentum.reshape(-1)[here]).mul_(mu).trunc_().add_(capped).clamp_(-_INT32_MAX, _INT32_MAX)
         momentum_after[here] = moved
-        step = _scale_toward_zero(moved, coefficients.momentum_q15).add_(capped)
-        step.mul_(coefficients.rate_q15).add_(1 << 14).bitwise_right_shift_(15)
-        theta_after[here] = step.neg_().add_(flat[0][here].to(torch.int64)).clamp_(-_INT32_MAX, _INT32_MAX)
+        step = moved.mul_(mu).trunc_().add_(capped).mul_(eta).add_(0.5).floor_()
+        theta_after[here] = capped.copy_(theta.reshape(-1)[here]).sub_(step).clamp_(-_INT32_MAX, _INT32_MAX)
     return theta_after.reshape(shape), momentum_after.reshape(shape)
 
 
@@ -141,9 +144,3 @@ def next_exponent(exponent: int, peak: int) -> int:
         return exponent
     wanted = max(0, (-(-2 * peak // 255) - 1).bit_length())
     return min(max(wanted, exponent - MAX_EXPONENT_MOVE, 0), exponent + MAX_EXPONENT_MOVE, MAX_EXPONENT)
-
-
-def _scale_toward_zero(value: torch.Tensor, factor_q15: int) -> torch.Tensor:
-    """Return value * factor / 2^15, rounded toward zero: a floor after adding 2^15 - 1 to what is negative."""
-    product = value * factor_q15
-    return product.add_((product >> 63).bitwise_and_((1 << 15) - 1)).bitwise_right_shift_(15)

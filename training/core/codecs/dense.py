@@ -26,6 +26,9 @@ from training.core.errors import PayloadRefusedError
 INT32_LIMIT = (1 << 31) - 1
 """Largest magnitude an exact update has; -2^31 is refused, so that the range is symmetric."""
 
+_CHUNK_ELEMENTS = 1 << 17
+"""Elements coded at once, so that their float64 copies stay in the cache."""
+
 
 def count_rows(shape: tuple[int, ...]) -> int:
     """Return the number of scales of a dense body."""
@@ -50,13 +53,17 @@ class Dense:
     def compress(self, units: torch.Tensor, slot: Slot, warm: torch.Tensor | None, seed: bytes) -> Compressed:
         """Take the smallest scale that reaches a row's largest element; what saturates stays with the sender."""
         del warm, seed
-        rows = units.cpu().numpy().reshape(count_rows(slot.shape), -1) if units.numel() else np.zeros((0, 0), np.int64)
-        peaks = np.abs(rows).max(axis=1, initial=0)
-        unit = self._limit << slot.exponent
-        scales = np.minimum(-(-peaks // unit), 255)
-        steps = np.maximum(scales << slot.exponent, 1)[:, None]
-        codes = np.clip((2 * rows + steps) // (2 * steps), -self._limit, self._limit)
-        packed = pack_int4(codes) if self._is_int4 else codes.astype(np.int8).tobytes()
+        num_rows = count_rows(slot.shape)
+        rows = units.cpu().reshape(num_rows, -1) if units.numel() else torch.zeros((0, 1), dtype=torch.int64)
+        peaks = np.abs(torch.stack(rows.aminmax(dim=1)).numpy()).max(axis=0, initial=0)
+        scales = np.minimum(-(-peaks // (self._limit << slot.exponent)), 255)
+        inverse = torch.from_numpy(1.0 / np.maximum(scales << slot.exponent, 1))[:, None]
+        codes = torch.empty(rows.shape, dtype=torch.int8)
+        num_rows_at_once = max(1, _CHUNK_ELEMENTS // rows.shape[1])
+        for start in range(0, rows.shape[0], num_rows_at_once):
+            here = slice(start, start + num_rows_at_once)
+            codes[here] = rows[here].double().mul_(inverse[here]).round_().clamp_(-self._limit, self._limit)
+        packed = pack_int4(codes.numpy().astype(np.int64)) if self._is_int4 else codes.numpy().tobytes()
         body = bytes((slot.exponent,)) + scales.astype(np.uint8).tobytes() + packed
         return Compressed(body=body, units=self.decode(body, slot)[0], warm=None)
 

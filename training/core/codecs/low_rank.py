@@ -20,6 +20,9 @@ from training.core.codecs.protocol import Compressed, Slot
 _RIDGE = 1e-6
 """Added to the normal equations relative to their largest diagonal, so that dependent columns stay finite."""
 
+_CHUNK_ELEMENTS = 1 << 17
+"""Elements multiplied out at once, so that float64 becomes int64 in the cache."""
+
 
 def count_low_rank_bytes(family: CodeFamily, shape: tuple[int, ...], rank: int) -> int:
     """Return the length of a low-rank body of a matrix."""
@@ -36,20 +39,20 @@ class LowRank:
 
     def compress(self, units: torch.Tensor, slot: Slot, warm: torch.Tensor | None, seed: bytes) -> Compressed:
         """Return the codes found from ``warm`` (or a seeded start where there is none of this shape)."""
-        peak = int(units.abs().max()) if units.numel() else 0
+        peak = max(abs(int(edge)) for edge in units.aminmax()) if units.numel() else 0
         if peak == 0:
             return self._finish(np.zeros((slot.shape[0], slot.rank)), np.zeros((slot.shape[1], slot.rank)), slot, warm)
-        delta_MN = (units.double() / peak).float()
+        delta_MN = units.float().mul_(1 / peak)
         start_NR = _start(warm, slot, seed).to(delta_MN.device)
         found: list[tuple[torch.Tensor, torch.Tensor]] = []
         warms, left_MN = [], delta_MN
-        for start_NS in start_NR.tensor_split(self._num_stages, dim=1):
-            if start_NS.shape[1] == 0:
-                continue
+        for start_NS in start_NR.tensor_split(min(self._num_stages, slot.rank), dim=1):
+            if found:
+                p_MS, q_NS = found[-1]
+                left_MN = torch.addmm(left_MN, p_MS * _fit_scales(left_MN, p_MS, q_NS), q_NS.T, alpha=-1)
             p_MS, q_NS, warm_NS = self._find_components(left_MN, start_NS)
             found.append((p_MS, q_NS))
             warms.append(warm_NS)
-            left_MN = left_MN - (p_MS * _fit_scales(left_MN, p_MS, q_NS)) @ q_NS.T
         p_MR, q_NR = (torch.cat(sides, dim=1) for sides in zip(*found, strict=True))
         warm_NR = torch.cat(warms, dim=1)
         scales_R = _fit_scales(delta_MN, p_MR, q_NR) * (peak / (1 << slot.exponent))
@@ -85,14 +88,19 @@ class LowRank:
         self._family.check(body[split:], slot.shape[1] * slot.rank, slot)
 
     def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
-        """Multiply out in float64: every product and partial sum is an integer below 2^26, so it is exact."""
+        """Multiply out in float64: every product and partial sum is an integer below 2^26 times 2^x, so it is exact."""
         num_rows, num_columns = slot.shape
         split = 1 + slot.rank + self._family.count_bytes(num_rows * slot.rank)
         scales = np.frombuffer(body, dtype=np.uint8, count=slot.rank, offset=1).astype(np.int64)
         p_MR = self._family.unpack(body[1 + slot.rank : split], num_rows * slot.rank).reshape(num_rows, slot.rank)
         q_NR = self._family.unpack(body[split:], num_columns * slot.rank).reshape(num_columns, slot.rank)
-        product_MN = torch.from_numpy((p_MR * scales).astype(np.float64)) @ torch.from_numpy(q_NR.astype(np.float64)).T
-        return product_MN.to(torch.int64) << body[0], int(scales.max(initial=0)) << body[0]
+        left_MR = torch.from_numpy((p_MR * (scales << body[0])).astype(np.float64))
+        right_RN = torch.from_numpy(q_NR.astype(np.float64)).T
+        units_MN = torch.empty(slot.shape, dtype=torch.int64)
+        num_rows_at_once = max(1, _CHUNK_ELEMENTS // num_columns)
+        for start in range(0, num_rows, num_rows_at_once):
+            units_MN[start : start + num_rows_at_once] = left_MR[start : start + num_rows_at_once] @ right_RN
+        return units_MN, int(scales.max(initial=0)) << body[0]
 
     def _finish(
         self,
