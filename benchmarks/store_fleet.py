@@ -65,7 +65,7 @@ class Fleet:
 
 
 @contextmanager
-def run_fleet(parent: Path | None, num_nodes: int = 4) -> Iterator[Fleet]:
+def run_fleet(parent: Path | None, num_nodes: int = 4, host: str = "127.0.0.1") -> Iterator[Fleet]:
     """Start nodes with their homes under ``parent`` (None: the system's place), and end them and their bytes."""
     root = Path(tempfile.mkdtemp(prefix="archipelago-bench-", dir=parent))
     processes: list[subprocess.Popen[str]] = []
@@ -75,7 +75,7 @@ def run_fleet(parent: Path | None, num_nodes: int = 4) -> Iterator[Fleet]:
             with (root / f"node{index}.log").open("w") as log:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-c", START, str(root / f"node{index}"), str(chain)],
+                        [sys.executable, "-c", START, str(root / f"node{index}"), str(chain), host],
                         stdout=subprocess.PIPE,
                         stderr=log,
                         text=True,

@@ -1,8 +1,8 @@
 """A real storage node in a process of its own, for benchmarks, over a chain that is a JSON file.
 
-``main()`` with the arguments HOME CHAIN.json; prints one line of JSON with URL and key when it listens. The chain
-file says ``{"genesis": hex, "height": n, "epoch": n, "seats": [{"key": hex, "url": text}], "codes": [[k, n]]}`` and may
-appear later.
+``main()`` with the arguments HOME CHAIN.json [HOST]; prints one line of JSON with URL and key when it listens.
+The chain file says ``{"genesis": hex, "height": n, "epoch": n, "seats": [{"key": hex, "url": text}],
+"codes": [[k, n]]}`` and may appear later.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     key = load_or_create_receipt_key(home / "receipt.key")
     config = NodeConfig(
         home=home,
-        host="127.0.0.1",
+        host=sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1",
         port=0,
         capacity_bytes=CAPACITY_BYTES,
         extra_codes=((8, 12),),

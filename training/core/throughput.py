@@ -31,6 +31,8 @@ class Cluster:
     """Of all workers, computing only."""
     tokens_per_step: float
     """Of all workers, in one inner step."""
+    startup_seconds: float = 0.0
+    """Of one exchange, however small it is: round trips and the framework's own work."""
 
     def __post_init__(self) -> None:
         if self.num_workers < 2:
@@ -54,8 +56,17 @@ class Cluster:
     @property
     def exchange_seconds(self) -> float:
         """T: one whole exchange of bf16 by a ring."""
-        num_bytes = 2 * (self.num_workers - 1) / self.num_workers * BF16_BYTES * self.num_parameters
-        return 8 * num_bytes / (self.bandwidth_bits * self.goodput)
+        return self.startup_seconds + self.transfer_seconds
+
+    @property
+    def transfer_seconds(self) -> float:
+        """Return the part of T that bytes take."""
+        return 8 * self.exchange_bytes / (self.bandwidth_bits * self.goodput)
+
+    @property
+    def exchange_bytes(self) -> float:
+        """Return what one worker sends in a whole exchange of bf16."""
+        return 2 * (self.num_workers - 1) / self.num_workers * BF16_BYTES * self.num_parameters
 
     @property
     def ratio(self) -> float:
@@ -72,7 +83,9 @@ class OuterLoop:
     compression: float
     """rho: bytes of a bf16 exchange over bytes of ours."""
     codec_seconds: float = 0.0
-    """Compress, sum and apply, each exchange."""
+    """Compress, sum and apply, each exchange, beside the inner steps where these are overlapped."""
+    pause_seconds: float = 0.0
+    """Of each exchange, in which the inner steps stand still however much is overlapped: what shares their core."""
 
     def __post_init__(self) -> None:
         if self.local_steps < 1:
@@ -107,10 +120,10 @@ def compute_speeds(cluster: Cluster, loop: OuterLoop) -> list[Speed]:
     plain = OuterLoop(local_steps=loop.local_steps, compression=1.0)
     seconds = {
         "AllReduce": cluster.step_seconds + cluster.exchange_seconds,
-        "overlap and compression": _seconds_a_step(cluster, loop, is_overlapped=True),
-        "without overlap": _seconds_a_step(cluster, loop, is_overlapped=False),
-        "without compression": _seconds_a_step(cluster, plain, is_overlapped=True),
-        "without both": _seconds_a_step(cluster, plain, is_overlapped=False),
+        "overlap and compression": compute_step_seconds(cluster, loop, is_overlapped=True),
+        "without overlap": compute_step_seconds(cluster, loop, is_overlapped=False),
+        "without compression": compute_step_seconds(cluster, plain, is_overlapped=True),
+        "without both": compute_step_seconds(cluster, plain, is_overlapped=False),
     }
     return [
         Speed(
@@ -128,7 +141,8 @@ def compute_least_compression(cluster: Cluster, local_steps: int) -> float:
     return max(1.0, cluster.ratio / local_steps)
 
 
-def _seconds_a_step(cluster: Cluster, loop: OuterLoop, *, is_overlapped: bool) -> float:
-    compute = loop.local_steps * cluster.step_seconds
-    exchange = cluster.exchange_seconds / loop.compression + loop.codec_seconds
+def compute_step_seconds(cluster: Cluster, loop: OuterLoop, *, is_overlapped: bool) -> float:
+    """Return the time of an inner step with its share of the exchange."""
+    compute = loop.local_steps * cluster.step_seconds + loop.pause_seconds
+    exchange = cluster.startup_seconds + cluster.transfer_seconds / loop.compression + loop.codec_seconds
     return (max(compute, exchange) if is_overlapped else compute + exchange) / loop.local_steps

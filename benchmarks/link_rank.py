@@ -1,0 +1,327 @@
+"""One worker behind a shaped link: it trains as it is told, by several schemes, and says how long that took.
+
+``main()`` with the arguments RANK BOARD_PORT SEATS.json FOLDER; then each line of JSON on standard input is a task
+``{"kind", "num_steps", "local_steps", "num_points"}`` and is answered by a line of JSON.  AllReduce is torch's own
+DDP with its bf16 hook over gloo; DiLoCo averages whole bf16 pseudo-gradients over gloo; ours is the worker's engine,
+which disperses to and reads from real storage nodes in another thread, with its state made durable each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.link_namespaces import HUB_ADDRESS, read_link_bytes
+from benchmarks.store_fleet import EXPIRY, GENESIS
+from da.blocking import BlobClient
+from da.core.certificate import decode_certificate, encode_certificate
+from da.core.types import Committee, Epoch, Seat, ShardIndex, Tier
+from training.baselines import read_state
+from training.core.canonical import CanonicalState, create_genesis, dequantise
+from training.core.recipe import (
+    CodecKind,
+    CodecRecipe,
+    DataRecipe,
+    InnerRecipe,
+    ModelRecipe,
+    OuterRecipe,
+    Recipe,
+    RoundsRecipe,
+)
+from training.core.sampling import compute_data_seed, plan_samples
+from training.core.schedule import learning_rate, plan_steps
+from training.core.settle import Settlement, settle
+from training.data.corpus import Corpus, load_corpus
+from training.evaluation import evaluate_state, gather_samples
+from training.inner import InnerLoop
+from training.local import LocalWorker
+from training.simulate import make_members
+
+NUM_RANKS = 2
+"""D."""
+
+FRAGMENTS = 4
+"""F of ours: each round makes a whole worker state durable, which would not be short beside a tenth of these H."""
+
+RANK = 8
+"""r of ours."""
+
+OUTER_MOMENTUM, OUTER_RATE = 0.9, 0.7
+"""Of DiLoCo, as published; ours follows its recipe's ramp."""
+
+BOARD_SECONDS = 120.0
+"""Longest wait for another rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What to do."""
+
+    kind: str
+    """compute, allreduce, diloco, ours, or goodput."""
+    num_steps: int
+    """Inner steps of each rank; goodput: bytes that rank 0 sends."""
+    local_steps: int = 1
+    """H."""
+    num_points: int = 0
+    """Held-out losses along the way, computed after the clock has stopped."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """How it went."""
+
+    seconds: float = 0.0
+    """From a meeting of the ranks to the end of this rank's last step."""
+    up_bytes: int = 0
+    """Sent in that time, as the kernel counts."""
+    down_bytes: int = 0
+    """Received."""
+    points: list[tuple[int, float]] = field(default_factory=list)
+    """(steps, held-out nats a byte)."""
+    root: str = ""
+    """Ours: agreed root."""
+    payload_bytes: int = 0
+    """Ours: of one exchange of all fragments."""
+
+
+def make_recipe(num_steps: int, local_steps: int, fragments: int) -> Recipe:
+    """Return one million parameters with so small a batch that a step is short beside its gradient's way."""
+    return Recipe(
+        name="link",
+        seed=0,
+        model=ModelRecipe(width=128, num_layers=5, num_heads=4, hidden=352, context=32),
+        data=DataRecipe(eval_windows=256),
+        inner=InnerRecipe(batch_size=1, learning_rate=0.002, warmup_steps=50),
+        codec=CodecRecipe(kind=CodecKind.LOW_RANK_2BIT, rank=RANK),
+        outer=OuterRecipe(),
+        rounds=RoundsRecipe(
+            num_fragments=fragments,
+            overlap=1 if fragments > 1 else 0,
+            local_steps=local_steps,
+            num_rounds=max(1, num_steps * fragments // local_steps),
+        ),
+    )
+
+
+class LinkRank:
+    """A rank with its connections."""
+
+    def __init__(self, rank: int, port: int, seats: list[dict[str, str]], folder: Path) -> None:
+        """Meet the others."""
+        self._rank = rank
+        self._folder = folder
+        timeout = timedelta(seconds=BOARD_SECONDS)
+        self._board = dist.TCPStore(HUB_ADDRESS, port, is_master=False, timeout=timeout)
+        gloo = dist.PrefixStore("gloo", self._board)
+        dist.init_process_group("gloo", store=gloo, rank=rank, world_size=NUM_RANKS, timeout=timeout)
+        self._blobs = BlobClient()
+        self._committee = Committee(
+            epoch=Epoch(1),
+            seats=tuple(
+                Seat(index=ShardIndex(index), key=bytes.fromhex(seat["key"]), url=seat["url"])
+                for index, seat in enumerate(seats)
+            ),
+        )
+        self._corpus: Corpus = load_corpus(DataRecipe())
+        self._num_tasks = 0
+        self._members = make_members(NUM_RANKS)
+        self._finish: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        """Leave."""
+        self._blobs.close()
+        dist.destroy_process_group()
+
+    def work(self, task: Task) -> Result:
+        """Do one task."""
+        self._num_tasks += 1
+        run = {
+            "compute": self._compute,
+            "allreduce": self._allreduce,
+            "diloco": self._diloco,
+            "ours": self._ours,
+            "goodput": self._goodput,
+        }
+        is_ours = task.kind == "ours"
+        recipe = make_recipe(
+            task.num_steps if task.kind != "goodput" else 1, task.local_steps, FRAGMENTS if is_ours else 1
+        )
+        result, seen = Result(), list[tuple[int, Callable[[], CanonicalState]]]()
+        train = run[task.kind](task, recipe, result, seen)
+        dist.barrier()
+        up, down = read_link_bytes()
+        started = time.perf_counter()
+        train()
+        result.seconds = time.perf_counter() - started
+        up_after, down_after = read_link_bytes()
+        result.up_bytes, result.down_bytes = up_after - up, down_after - down
+        self._finish()
+        self._finish = lambda: None
+        dist.barrier()
+        if task.num_points and self._rank == 0:
+            result.points = [(steps, evaluate_state(recipe, read(), self._corpus)) for steps, read in seen]
+        return result
+
+    def _steps(self, recipe: Recipe, inner: InnerLoop) -> Callable[[int], None]:
+        """Return what does inner step number i on this rank's samples."""
+        plan = plan_samples(
+            seed=recipe.seed,
+            round_index=0,
+            data_seed=compute_data_seed(recipe.seed, 0),
+            member=self._members[self._rank],
+            participants=self._members,
+            num_bytes=int(self._corpus.train.size),
+            context=recipe.model.context,
+        )
+        batch = recipe.inner.batch_size
+
+        def step(index: int) -> None:
+            starts = list(plan.starts(index * batch, batch))
+            samples = gather_samples(self._corpus.train, starts, recipe.model.context)
+            inner.step(samples, learning_rate(recipe.inner, recipe.rounds, index))
+
+        return step
+
+    def _compute(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+        """Inner steps and nothing else: what the others are measured by."""
+        inner = InnerLoop(recipe, torch.device("cpu"))
+        inner.set_weights(dequantise(create_genesis(recipe)))
+        step = self._steps(recipe, inner)
+        step(0)
+
+        def train() -> None:
+            for index in range(task.num_steps):
+                step(index)
+
+        return train
+
+    def _allreduce(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+        inner, genesis = InnerLoop(recipe, torch.device("cpu")), create_genesis(recipe)
+        inner.set_weights(dequantise(genesis))
+        parallel = DistributedDataParallel(inner.model)
+        parallel.register_comm_hook(None, bf16_compress_hook)
+        inner.model = parallel
+        step = self._steps(recipe, inner)
+
+        def train() -> None:
+            for index in range(task.num_steps):
+                step(index)
+                if _is_point(task, index + 1):
+                    state = read_state(genesis, inner)
+                    seen.append((index + 1, lambda state=state: state))
+
+        return train
+
+    def _diloco(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+        inner, genesis = InnerLoop(recipe, torch.device("cpu")), create_genesis(recipe)
+        inner.set_weights(dequantise(genesis))
+        step = self._steps(recipe, inner)
+        weights = list(inner.weights.values())
+        anchor = torch.cat([weight.detach().reshape(-1) for weight in weights])
+        momentum = torch.zeros_like(anchor)
+
+        def train() -> None:
+            for index in range(task.num_steps):
+                step(index)
+                if (index + 1) % task.local_steps == 0:
+                    local = torch.cat([weight.detach().reshape(-1) for weight in weights])
+                    delta = (anchor - local).to(torch.bfloat16)
+                    dist.all_reduce(delta)
+                    mean = delta.float() / NUM_RANKS
+                    momentum.mul_(OUTER_MOMENTUM).add_(mean)
+                    anchor.sub_(OUTER_RATE * (mean + OUTER_MOMENTUM * momentum))
+                    with torch.no_grad():
+                        for weight, value in zip(weights, anchor.split([w.numel() for w in weights]), strict=True):
+                            weight.copy_(value.reshape(weight.shape))
+                if _is_point(task, index + 1):
+                    state = read_state(genesis, inner)
+                    seen.append((index + 1, lambda state=state: state))
+
+        return train
+
+    def _ours(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+        genesis, me = create_genesis(recipe), self._members[self._rank]
+        worker = LocalWorker(recipe, genesis, 0, me, corpus=self._corpus)
+        name = f"run{self._num_tasks}"
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="exchange")
+        pending: list[Future[Settlement]] = []
+
+        def exchange(t: int, payload: bytes) -> Settlement:
+            before = pending[t - 1].result().state if t else genesis
+            certificate = self._blobs.disperse(
+                payload, committee=self._committee, genesis_hash=GENESIS, tier=Tier.TEMPORARY, expiry=EXPIRY
+            )
+            self._board.set(f"{name}/{t}/{self._rank}", encode_certificate(certificate))
+            payloads = []
+            for other in range(NUM_RANKS):
+                if other == self._rank:
+                    payloads.append(payload)
+                    continue
+                blob = decode_certificate(self._board.get(f"{name}/{t}/{other}")).terms.blob
+                payloads.append(
+                    bytes(self._blobs.retrieve(blob, committee=self._committee, max_bytes=len(payload)).data)
+                )
+            done = settle(recipe, before, t, payloads, rank=RANK, local_steps=task.local_steps)
+            done.state.root()
+            return done
+
+        def train() -> None:
+            for t in range(recipe.rounds.num_rounds):
+                for settled in range(worker.version, max(0, t - recipe.rounds.overlap)):
+                    worker.apply(pending[settled].result(), settled, True)
+                worker.train(t, plan_steps(recipe.rounds, t, task.local_steps), participants=self._members)
+                payload = worker.send(t, rank=RANK)
+                worker.save(self._folder / "state")
+                result.payload_bytes += len(payload) if t < FRAGMENTS else 0
+                pending.append(pool.submit(exchange, t, payload))
+                if _is_point(task, (t + 1) * task.local_steps // FRAGMENTS):
+                    steps = (t + 1) * task.local_steps // FRAGMENTS
+                    seen.append((steps, lambda future=pending[-1]: future.result().state))
+
+        def finish() -> None:
+            result.root = pending[-1].result().state.root().hex()
+            pool.shutdown()
+
+        self._finish = finish
+        return train
+
+    def _goodput(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+        """One flow from rank 0 to rank 1, after a small one that opens the connection."""
+        data = torch.zeros(task.num_steps, dtype=torch.uint8)
+        move = (lambda piece: dist.send(piece, 1)) if self._rank == 0 else (lambda piece: dist.recv(piece, 0))
+        move(data[:16])
+        return lambda: move(data)
+
+
+def _is_point(task: Task, steps: int) -> bool:
+    every = task.num_steps // task.num_points if task.num_points else 0
+    return every > 0 and steps % every == 0
+
+
+def main() -> None:
+    """Do tasks until standard input ends."""
+    rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[4])
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]})
+    os.environ["GLOO_SOCKET_IFNAME"] = "uplink"
+    torch.set_num_threads(1)
+    me = LinkRank(rank, port, json.loads(Path(sys.argv[3]).read_text()), folder)
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        result = me.work(Task(**json.loads(line)))
+        fields = {name: getattr(result, name) for name in Result.__slots__}
+        print(json.dumps(fields), flush=True)
+    me.close()

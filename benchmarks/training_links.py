@@ -1,0 +1,318 @@
+"""Throughput over shaped links: AllReduce DDP, DiLoCo and ours on the same model, machine and links.
+
+``python -m benchmarks.training_links`` makes two workers, each in a network namespace behind a veth that the kernel
+shapes to 1 Gbps, 100 and 10 Mbps (`link_namespaces`), pins each to one core, and writes
+``benchmarks/results/training_links.json``.  Utilisation is the time that the inner steps alone would have taken,
+measured just before in the same place, over the time it took.  Each figure is compared with what the model of speed
+(``training/core/throughput.py``) says, from terms that were measured without a shaper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.link_namespaces import Links, NoShapedLinks, enter_user_namespace, make_links
+from benchmarks.link_rank import FRAGMENTS, NUM_RANKS, RANK, Task, make_recipe
+from benchmarks.report import Row, write_report
+from training.core.layout import build_layout
+from training.core.throughput import Cluster, OuterLoop, compute_step_seconds
+
+RATES = {"1gbps": 1_000_000_000, "100mbps": 100_000_000, "10mbps": 10_000_000}
+"""Bits a second in each direction."""
+
+LOCAL_STEPS = 250
+"""H of DiLoCo and ours."""
+
+NUM_STEPS = 1000
+"""Of DiLoCo and ours on each link."""
+
+ALLREDUCE_STEPS = {"unshaped": NUM_STEPS, "1gbps": 100, "100mbps": 25, "10mbps": 6}
+"""Each takes the same time, so few do."""
+
+CALIBRATION_STEPS = 100
+"""Of inner steps alone, before each measurement."""
+
+NUM_POINTS = 8
+"""Held-out losses of a method's run without a shaper."""
+
+STOP_SECONDS = 10.0
+"""For a process to end when its input does."""
+
+HUB = "from benchmarks.link_hub import main; main()"
+WORKER = "from benchmarks.link_rank import main; main()"
+"""What the namespaces run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One method over one link."""
+
+    step_seconds: float
+    """Wall time over inner steps, the slower rank's."""
+    compute_seconds: float
+    """An inner step alone, just before."""
+    bytes_a_step: float
+    """Sent and received by one rank, as the kernel counts."""
+    points: tuple[tuple[int, float], ...]
+    """Held-out losses."""
+    payload_bytes: int
+    """Ours: of one exchange of all fragments."""
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the time that computes."""
+        return self.compute_seconds / self.step_seconds
+
+
+class Ranks:
+    """The two workers, told what to do."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        """Wait until they have met."""
+        self._processes = processes
+        for process in processes:
+            _read_line(process)
+
+    def work(self, task: Task) -> list[dict[str, Any]]:
+        """Have both do one task; return both answers."""
+        for process in self._processes:
+            _input(process).write(json.dumps(asdict(task)) + "\n")
+            _input(process).flush()
+        return [_read_line(process) for process in self._processes]
+
+    def measure(self, task: Task) -> Measured:
+        """Measure inner steps alone, then the task."""
+        alone = self.work(Task(kind="compute", num_steps=CALIBRATION_STEPS))
+        done = self.work(task)
+        assert len({each["root"] for each in done}) == 1, "the ranks disagree about the agreed root"
+        return Measured(
+            step_seconds=max(each["seconds"] for each in done) / task.num_steps,
+            compute_seconds=max(each["seconds"] for each in alone) / CALIBRATION_STEPS,
+            bytes_a_step=max(each["up_bytes"] + each["down_bytes"] for each in done) / task.num_steps,
+            points=tuple((steps, loss) for steps, loss in done[0]["points"]),
+            payload_bytes=done[0]["payload_bytes"],
+        )
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="inner steps of DiLoCo and ours on each link")
+    options, _ = parser.parse_known_args()
+    enter_user_namespace()
+    try:
+        with make_links(NUM_RANKS) as links, _start(links) as ranks:
+            rows = measure_all(links, ranks, options.steps)
+    except NoShapedLinks as error:
+        sys.exit(f"no shaped links here, so no figures of throughput: {error}")
+    write_report("training_links", rows)
+
+
+def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
+    """Return the rows of all methods over all links."""
+    measured: dict[tuple[str, str], Measured] = {}
+    goodputs: dict[str, float] = {}
+    for link, rate in {"unshaped": 0, **RATES}.items():
+        links.set_rate(rate)
+        if rate:
+            num_bytes = rate // 8
+            flow = ranks.work(Task(kind="goodput", num_steps=num_bytes))
+            goodputs[link] = min(1.0, 8 * num_bytes / max(each["seconds"] for each in flow) / rate)
+        for method in ("allreduce", "diloco", "ours"):
+            task = Task(
+                kind=method,
+                num_steps=min(num_steps, ALLREDUCE_STEPS[link]) if method == "allreduce" else num_steps,
+                local_steps=LOCAL_STEPS,
+                num_points=0 if rate else NUM_POINTS,
+            )
+            measured[method, link] = done = ranks.measure(task)
+            print(
+                f"{link:9s} {method:10s} {done.step_seconds * 1e3:8.2f} ms a step, "
+                f"{done.compute_seconds * 1e3:6.2f} alone, utilisation {done.utilisation:.3f}, "
+                f"{done.bytes_a_step:,.0f} bytes a step",
+                flush=True,
+            )
+    links.set_rate(0)
+    return make_rows(measured, goodputs)
+
+
+def make_rows(measured: dict[tuple[str, str], Measured], goodputs: dict[str, float]) -> list[Row]:
+    """Return utilisation, kept speed, time to a loss, bytes, and the model's error."""
+    recipe = make_recipe(NUM_STEPS, LOCAL_STEPS, FRAGMENTS)
+    parameters = build_layout(recipe).num_parameters
+    conditions = (
+        f"{parameters} parameters, D {NUM_RANKS}, a core each, H {LOCAL_STEPS}, F {FRAGMENTS}, rank {RANK},"
+        f" {recipe.inner.batch_size} x {recipe.model.context} tokens a step, bf16 gradients and pseudo-gradients,"
+        " veth and TBF in both directions"
+    )
+    rows = []
+    for link in RATES:
+        peer = measured["allreduce", link].utilisation
+        for method in ("ours", "diloco", "allreduce"):
+            each = measured[method, link]
+            detail = f"{each.step_seconds * 1e3:.2f} ms a step, {each.compute_seconds * 1e3:.2f} of inner steps alone"
+            name = f"utilisation_{method}_{link}"
+            rows.append(_make_row(name, each.utilisation, "share", "AllReduce", peer, f"{detail}; {conditions}"))
+        rows.append(_make_kept_row(measured, link, conditions))
+        rows.extend(_make_time_rows(measured, link, conditions))
+        rows.append(_make_byte_row(measured, link, conditions))
+    rows.append(_make_error_row(measured, goodputs, parameters, conditions))
+    return rows
+
+
+def _make_kept_row(measured: dict[tuple[str, str], Measured], link: str, conditions: str) -> Row:
+    kept = {
+        method: measured[method, "unshaped"].step_seconds / measured[method, link].step_seconds
+        for method in ("ours", "allreduce")
+    }
+    name = f"speed_kept_ours_{link}"
+    return _make_row(name, kept["ours"], "of unshaped", "AllReduce", kept["allreduce"], conditions)
+
+
+def _make_time_rows(measured: dict[tuple[str, str], Measured], link: str, conditions: str) -> list[Row]:
+    """The steps to the loss that every method has reached, times the time of a step over this link."""
+    target = max(measured[method, "unshaped"].points[-1][1] for method in ("allreduce", "diloco", "ours"))
+    seconds = {}
+    for method in ("allreduce", "diloco", "ours"):
+        steps = next(steps for steps, loss in measured[method, "unshaped"].points if loss <= target)
+        seconds[method] = steps * measured[method, link].step_seconds
+    detail = f"to {target:.3f} nats a byte, held out; steps of a run without a shaper times a step's time here"
+    return [
+        _make_row(
+            f"seconds_to_loss_{method}_{link}",
+            seconds[method],
+            "s",
+            "AllReduce",
+            seconds["allreduce"],
+            f"{detail}; {conditions}",
+        )
+        for method in ("ours", "diloco")
+    ]
+
+
+def _make_byte_row(measured: dict[tuple[str, str], Measured], link: str, conditions: str) -> Row:
+    ours, theirs = measured["ours", link].bytes_a_step, measured["allreduce", link].bytes_a_step
+    detail = "sent and received by one worker, /sys/class/net/uplink/statistics; ours with storage nodes, n/k = 2"
+    return _make_row(f"link_bytes_a_step_{link}", ours, "bytes", "AllReduce", theirs, f"{detail}; {conditions}")
+
+
+def _make_error_row(
+    measured: dict[tuple[str, str], Measured], goodputs: dict[str, float], parameters: int, conditions: str
+) -> Row:
+    """Return the largest deviation of a measured step from the model's, over all links and methods."""
+    errors = {}
+    for link, rate in RATES.items():
+        for method in ("allreduce", "diloco", "ours"):
+            predicted = predict_step_seconds(
+                method, measured[method, link], measured[method, "unshaped"], rate, goodputs[link], parameters
+            )
+            errors[f"{method} {link}"] = 100 * (measured[method, link].step_seconds / predicted - 1)
+    listed = ", ".join(f"{name} {error:+.1f}" for name, error in errors.items())
+    flows = ", ".join(f"{link} {goodput:.3f}" for link, goodput in goodputs.items())
+    return _make_row(
+        "model_error_pct",
+        max(abs(error) for error in errors.values()),
+        "%",
+        "goal",
+        15.0,
+        f"largest of: {listed}; goodput of one flow: {flows}; {conditions}",
+    )
+
+
+def predict_step_seconds(
+    method: str, here: Measured, unshaped: Measured, rate: int, goodput: float, parameters: int
+) -> float:
+    """Return what the model of speed says of a method over a link.
+
+    Its terms: inner steps alone, measured just before; a flow's goodput, measured on the link by a plain transfer;
+    and what the method spends beside compute where the link is not shaped.
+    """
+    spent = unshaped.step_seconds - unshaped.compute_seconds
+    is_allreduce = method == "allreduce"
+    cluster = Cluster(
+        num_parameters=parameters,
+        num_workers=NUM_RANKS,
+        bandwidth_bits=rate,
+        goodput=goodput,
+        tokens_per_second=1 / here.compute_seconds,
+        tokens_per_step=1,
+        startup_seconds=max(0.0, spent) if is_allreduce else 0.0,
+    )
+    if is_allreduce:
+        return cluster.step_seconds + cluster.exchange_seconds
+    moved = unshaped.payload_bytes * (2 + NUM_RANKS - 1)  # dispersed with n/k = 2, then each other's fetched
+    loop = OuterLoop(
+        local_steps=LOCAL_STEPS,
+        compression=cluster.exchange_bytes / moved if moved else 1.0,
+        pause_seconds=max(0.0, spent) * LOCAL_STEPS,
+    )
+    return compute_step_seconds(cluster, loop, is_overlapped=method == "ours")
+
+
+def _make_row(name: str, value: float, unit: str, peer: str, peer_value: float, conditions: str) -> Row:
+    return Row(name=name, value=value, unit=unit, peer=peer, peer_value=peer_value, conditions=conditions)
+
+
+@contextmanager
+def _start(links: Links) -> Iterator[Ranks]:
+    """Start hub and ranks inside their namespaces, and end them."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="archipelago-links-")))
+        hub = _spawn(stack, links.wrap(links.hub, [sys.executable, "-c", HUB, str(folder)]), folder / "hub.log")
+        said = _read_line(hub)
+        seats = folder / "seats.json"
+        seats.write_text(json.dumps(said["seats"]))
+        processes = []
+        for rank, spoke in enumerate(links.spokes):
+            home = folder / f"rank{rank}"
+            home.mkdir()
+            command = [sys.executable, "-c", WORKER, str(rank), str(said["port"]), str(seats), str(home)]
+            processes.append(_spawn(stack, links.wrap(spoke, command), folder / f"rank{rank}.log"))
+        yield Ranks(processes)
+
+
+def _spawn(stack: ExitStack, command: list[str], log: Path) -> subprocess.Popen[str]:
+    file = stack.enter_context(log.open("w"))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
+    stack.callback(_stop, process, log)
+    return process
+
+
+def _stop(process: subprocess.Popen[str], log: Path) -> None:
+    """Close its input and wait; print its log where it failed."""
+    _input(process).close()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        print(f"{log.name}:\n{log.read_text()[-4000:]}", file=sys.stderr)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def _input(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdin is not None
+    return process.stdin
+
+
+def _read_line(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"`{' '.join(map(str, process.args))}` has ended")  # type: ignore[arg-type]
+    return json.loads(line)
+
+
+if __name__ == "__main__":
+    main()
