@@ -8,6 +8,7 @@ Thread-safe.  Failures are da's (who failed and why), contracts.bindings' (what 
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Sender
-from contracts.bindings.types import Blob, BlobState, OwnerAccount
+from contracts.bindings.types import Blob, BlobState, OwnerAccount, StorageNodeState
 from da.blocking import BlobClient
 from da.client import Retrieved, RetrieveReport
 from da.core.certificate import encode_certificate
@@ -23,9 +24,17 @@ from da.core.errors import SeatFault
 from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
 from da.range_reader import RangeReader, can_read_ranges
-from da.slabs import MemorySource, Source
+from da.slabs import FileSource, MemorySource, Source
 from storage.committees import make_committee
-from storage.core.errors import BlobReleased, InvalidBlobText, LeaseTooShortForTier, NoCommittee, UnknownBlob
+from storage.core.errors import (
+    BlobReleased,
+    CommitteeSizeChanged,
+    InvalidBlobText,
+    LeaseTooShortForTier,
+    NoCommittee,
+    UnknownBlob,
+)
+from storage.core.rehoming import Verdict, judge
 from storage.core.tiers import get_served_policy, is_stronger
 
 CERTIFY_BLOCKS = 100
@@ -63,6 +72,20 @@ class Renewed:
     expiry: Height
     fee: int
     """Wei."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehomed:
+    """What came of moving a blob to the current committee."""
+
+    blob: BlobId
+    epoch: Epoch
+    """The committee that keeps it now."""
+    gone: tuple[int, ...]
+    """Seats of its former committee that do not keep it any more."""
+    is_moved: bool
+    fee: int
+    """Wei; 0 where its lease was paid."""
 
 
 class StorageClient:
@@ -162,6 +185,50 @@ class StorageClient:
             certificate=certificate,
             faults=dispersal.faults,
         )
+
+    def rehome(self, blob: BlobId, *, sender: Sender, directory: Path) -> Rehomed:
+        """Move a blob off a committee with seats that are gone, onto the current one, under the same id.
+
+        Blocks that ``sender`` has paid cost nothing again. ``directory`` needs room for the blob. Nothing is done where
+        all its seats still stand by their shards.
+
+        Raises: UnknownBlob, BlobReleased, CommitteeSizeChanged; what ``get_to_file`` and ``put`` raise.
+        """
+        info, current = self._stat_live(blob), self.committee()
+        seats = self._chain.storage.committee(info.epoch)
+        header = self._blobs.open_ranges(blob, committee=make_committee(Epoch(info.epoch), seats)).header
+        verdict, gone = judge(
+            epoch=Epoch(info.epoch),
+            current=current.epoch,
+            signers=info.signers,
+            are_registered=[seat.state is StorageNodeState.REGISTERED for seat in seats],
+            num_shards=header.num_shards,
+            num_seats=len(current.seats),
+        )
+        if verdict is Verdict.STAY:
+            return Rehomed(blob=blob, epoch=Epoch(info.epoch), gone=gone, is_moved=False, fee=0)
+        if verdict is Verdict.PUT_ANEW:
+            raise CommitteeSizeChanged(blob=blob, expected=header.num_shards, got=len(current.seats))
+        expiry = Height(max(info.expiry_height, self._chain.height() + CERTIFY_BLOCKS))
+        with tempfile.TemporaryDirectory(prefix=".rehome-", dir=directory) as place:
+            path = Path(place) / "blob"
+            self.get_to_file(blob, path)
+            with FileSource(path) as source:
+                certificate = self._blobs.disperse_stream(
+                    source,
+                    committee=current,
+                    genesis_hash=self._chain.genesis_hash(),
+                    tier=Tier(info.tier),
+                    expiry=expiry,
+                    leaf_bytes=header.leaf_bytes,
+                ).certificate
+        assert certificate.terms.blob == blob, "the same bytes under the same code have the same id"
+        paid_until = max(self._chain.height(), self._chain.storage.lease_expiry(blob, sender.address))
+        blocks = max(0, expiry - paid_until)
+        max_fee = self.quote(tier=Tier(info.tier), size_bytes=info.size_bytes, blocks=blocks) if blocks else 0
+        outcome = sender.send("Storage", "certify", encode_certificate(certificate), value=max_fee)
+        fee = int(outcome.event("BlobCertified").fields["fee"])
+        return Rehomed(blob=blob, epoch=current.epoch, gone=gone, is_moved=True, fee=fee)
 
     def renew(self, blob: BlobId, *, blocks: int, sender: Sender) -> Renewed:
         """Lengthen the sender's own lease by ``blocks``.

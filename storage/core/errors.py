@@ -23,6 +23,7 @@
     |- UnknownBlob               the chain has no certificate for this id
     |- NoCommittee               no storage node has a seat
     |- BlobReleased              its last lease has ended
+    |- CommitteeSizeChanged      a blob can't move to a committee of another size under its id
     `- InvalidBlobText           not 64 hexadecimal digits
 
 Invariant: the message holds the value, what was expected and, where there is one, the next step.
@@ -357,6 +358,19 @@ class BlobReleased(StorageError):
         self.blob = blob
         self.release_height = release_height
         super().__init__(f"blob {blob.hex()} was released at height {release_height}: its leases have ended")
+
+
+class CommitteeSizeChanged(StorageError):
+    """The current committee has another number of seats, so another code, so the blob would have another id."""
+
+    def __init__(self, *, blob: bytes, expected: int, got: int) -> None:
+        self.blob = blob
+        self.expected = expected
+        self.got = got
+        super().__init__(
+            f"blob {blob.hex()} is coded for {expected} seats, the current committee has {got}; "
+            f"next: storage get {blob.hex()} -o FILE, then storage put FILE, which gives it a new id"
+        )
 
 
 class LeaseTooShortForTier(StorageError):

@@ -86,8 +86,9 @@ def _process_certify(call: Call, certificate: bytes) -> tuple[object, ...]:
     # CHECKS
     turn = call.turn
     stored = process_certificate(turn, call.meter, certificate)
-    check_lease(get_tier(turn.state, stored.tier), turn.height, stored.expiry_height)
     fee = compute_lease_fee(turn.state, stored, call.sender, turn.height)
+    if fee:  # a blob that only moves to another committee keeps the lease that it has
+        check_lease(get_tier(turn.state, stored.tier), turn.height, stored.expiry_height)
     _take_fee(call, fee)
     # EFFECTS, EVENTS
     is_new = get_lease_expiry(turn.state, stored.blob, call.sender) == 0
