@@ -3,8 +3,8 @@
 ``python -m benchmarks.training_links`` makes two workers, each in a network namespace behind a veth that the kernel
 shapes to 1 Gbps, 100 and 10 Mbps (`link_namespaces`), pins each to one core, and writes
 ``benchmarks/results/training_links.json``.  Utilisation is the time that the inner steps alone would have taken,
-measured just before in the same place, over the time it took.  Each figure is compared with what the model of speed
-(``training/core/throughput.py``) says, from terms that were measured without a shaper.
+measured in the same place just before and after, over the time it took.  Each figure is compared with what the model
+of speed (``training/core/throughput.py``) says, from terms that were measured without a shaper.
 """
 
 from __future__ import annotations
@@ -32,14 +32,17 @@ RATES = {"1gbps": 1_000_000_000, "100mbps": 100_000_000, "10mbps": 10_000_000}
 LOCAL_STEPS = 250
 """H of DiLoCo and ours."""
 
-NUM_STEPS = 1000
-"""Of DiLoCo and ours on each link."""
+CURVE_STEPS = 1000
+"""Of each method without a shaper, whose losses are read."""
 
-ALLREDUCE_STEPS = {"unshaped": NUM_STEPS, "1gbps": 100, "100mbps": 25, "10mbps": 6}
+NUM_STEPS = 500
+"""Of DiLoCo and ours on each shaped link."""
+
+ALLREDUCE_STEPS = {"1gbps": 100, "100mbps": 25, "10mbps": 6}
 """Each takes the same time, so few do."""
 
-CALIBRATION_STEPS = 100
-"""Of inner steps alone, before each measurement."""
+CALIBRATION_STEPS = 50
+"""Of inner steps alone, before each measurement and after it."""
 
 NUM_POINTS = 8
 """Held-out losses of a method's run without a shaper."""
@@ -59,7 +62,7 @@ class Measured:
     step_seconds: float
     """Wall time over inner steps, the slower rank's."""
     compute_seconds: float
-    """An inner step alone, just before."""
+    """An inner step alone, mean of just before and just after, of both ranks."""
     bytes_a_step: float
     """Sent and received by one rank, as the kernel counts."""
     points: tuple[tuple[int, float], ...]
@@ -90,13 +93,15 @@ class Ranks:
         return [_read_line(process) for process in self._processes]
 
     def measure(self, task: Task) -> Measured:
-        """Measure inner steps alone, then the task."""
-        alone = self.work(Task(kind="compute", num_steps=CALIBRATION_STEPS))
+        """Measure the task, with inner steps alone before and after it."""
+        calibration = Task(kind="compute", num_steps=CALIBRATION_STEPS)
+        alone = self.work(calibration)
         done = self.work(task)
+        alone += self.work(calibration)
         assert len({each["root"] for each in done}) == 1, "the ranks disagree about the agreed root"
         return Measured(
             step_seconds=max(each["seconds"] for each in done) / task.num_steps,
-            compute_seconds=max(each["seconds"] for each in alone) / CALIBRATION_STEPS,
+            compute_seconds=sum(each["seconds"] for each in alone) / len(alone) / CALIBRATION_STEPS,
             bytes_a_step=max(each["up_bytes"] + each["down_bytes"] for each in done) / task.num_steps,
             points=tuple((steps, loss) for steps, loss in done[0]["points"]),
             payload_bytes=done[0]["payload_bytes"],
@@ -106,7 +111,7 @@ class Ranks:
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="inner steps of DiLoCo and ours on each link")
+    parser.add_argument("--steps", type=int, default=NUM_STEPS, help="inner steps of DiLoCo and ours on a shaped link")
     options, _ = parser.parse_known_args()
     enter_user_namespace()
     try:
@@ -121,6 +126,7 @@ def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
     """Return the rows of all methods over all links."""
     measured: dict[tuple[str, str], Measured] = {}
     goodputs: dict[str, float] = {}
+    chosen = {link: {"allreduce": few, "diloco": num_steps, "ours": num_steps} for link, few in ALLREDUCE_STEPS.items()}
     for link, rate in {"unshaped": 0, **RATES}.items():
         links.set_rate(rate)
         if rate:
@@ -130,7 +136,7 @@ def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
         for method in ("allreduce", "diloco", "ours"):
             task = Task(
                 kind=method,
-                num_steps=min(num_steps, ALLREDUCE_STEPS[link]) if method == "allreduce" else num_steps,
+                num_steps=chosen[link][method] if rate else CURVE_STEPS,
                 local_steps=LOCAL_STEPS,
                 num_points=0 if rate else NUM_POINTS,
             )
@@ -233,7 +239,7 @@ def predict_step_seconds(
 ) -> float:
     """Return what the model of speed says of a method over a link.
 
-    Its terms: inner steps alone, measured just before; a flow's goodput, measured on the link by a plain transfer;
+    Its terms: inner steps alone, measured just before and after; a flow's goodput, by a plain transfer over the link;
     and what the method spends beside compute where the link is not shaped.
     """
     spent = unshaped.step_seconds - unshaped.compute_seconds
