@@ -100,9 +100,14 @@ def count_transactions_by_hash(session: Session, params: Params) -> Any:
     return None if block is None else quantity(len(block.transactions))
 
 
-def count_uncles(session: Session, params: Params) -> str:
-    """eth_getUncleCountBy...: there are none."""
-    return quantity(0)
+def count_uncles_by_number(session: Session, params: Params) -> str | None:
+    """eth_getUncleCountByBlockNumber: there are none in any block."""
+    return None if _find_block(session, params.height(0, session.snapshot.height)) is None else quantity(0)
+
+
+def count_uncles_by_hash(session: Session, params: Params) -> str | None:
+    """eth_getUncleCountByBlockHash: there are none in any block."""
+    return None if _block_of_hash(session, params) is None else quantity(0)
 
 
 def get_uncle(session: Session, params: Params) -> None:
@@ -232,8 +237,8 @@ CHAIN_METHODS: Mapping[str, Method] = {
     "eth_getBlockReceipts": get_block_receipts,
     "eth_getBlockTransactionCountByNumber": count_transactions_by_number,
     "eth_getBlockTransactionCountByHash": count_transactions_by_hash,
-    "eth_getUncleCountByBlockNumber": count_uncles,
-    "eth_getUncleCountByBlockHash": count_uncles,
+    "eth_getUncleCountByBlockNumber": count_uncles_by_number,
+    "eth_getUncleCountByBlockHash": count_uncles_by_hash,
     "eth_getUncleByBlockNumberAndIndex": get_uncle,
     "eth_getUncleByBlockHashAndIndex": get_uncle,
     "eth_getTransactionByHash": get_transaction_by_hash,

@@ -34,7 +34,7 @@ def read_view(session: Session, contract: str, function: str, *arguments: object
     view = codec.by_name[function]
     result = simulate_call(
         session.snapshot.state_and_archive,
-        session.snapshot.environment(),
+        session.head.environment,
         sender=_NOBODY,
         to=Address(codec.contract.address),
         data=view.encode_inputs(arguments),

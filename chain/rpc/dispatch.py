@@ -2,8 +2,9 @@
 
 Methods that only read run in worker threads, consecutive ones of a batch on one snapshot; calls that may run users'
 code have threads of their own, so that they keep nobody else waiting; those that need CometBFT run on the event
-loop.  A snapshot is closed before the answer is written, so that a slow client never holds one.  Invariant: no
-input makes this raise; it always answers JSON.
+loop.  A snapshot is closed before the answer is written, so that a slow client never holds one.  Each answer is text
+as soon as it is known, and all of a body together are bounded.  Invariant: no input makes this raise; it always
+answers JSON.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 from chain.core.executor import Contracts
 from chain.rpc.chain_methods import CHAIN_METHODS
 from chain.rpc.faults import (
+    AnswerTooLarge,
     BatchTooLarge,
     Busy,
     InvalidParams,
@@ -34,6 +36,7 @@ from chain.rpc.faults import (
     RpcFault,
 )
 from chain.rpc.filters import FilterRegistry
+from chain.rpc.heads import HeadCache
 from chain.rpc.metrics import Metrics
 from chain.rpc.proofs import get_proof
 from chain.rpc.session import Method, Session
@@ -49,6 +52,8 @@ MAX_BATCH_CALLS = 200
 """Calls in one body."""
 MAX_WAITING_REQUESTS = 512
 """Bodies being answered at once."""
+MAX_ANSWER_BYTES = 25 << 20
+"""Of one body, as go-ethereum: what waits for a slow reader takes memory.  A single call may have it alone."""
 BATCH_SECONDS = 10.0
 """After this long a batch's remaining calls are refused."""
 NUM_THREADS = 4
@@ -86,6 +91,23 @@ class _Call:
     call_id: Any
     is_notification: bool
     fault: RpcFault | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Budget:
+    """What is left to the calls of one body."""
+
+    deadline: float
+    """Of the monotonic clock."""
+    num_bytes: int = 0
+    """Of the answers so far."""
+
+    def check(self) -> None:
+        """Refuse the next call where time or room is used up."""
+        if time.monotonic() > self.deadline:
+            raise NotReady(f"the batch took longer than {BATCH_SECONDS:.0f} s: split it")
+        if self.num_bytes > MAX_ANSWER_BYTES:
+            raise AnswerTooLarge(MAX_ANSWER_BYTES, self.num_bytes)
 
 
 async def send_raw_transaction(upstream: Upstream, params: Params) -> str:
@@ -169,6 +191,7 @@ class Dispatcher:
         self._upstream = upstream
         self._metrics = metrics
         self._filters = FilterRegistry(time.monotonic)
+        self._heads = HeadCache()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc")
         self._evm_threads = ThreadPoolExecutor(NUM_EVM_THREADS, thread_name_prefix="evm")
         self._num_waiting_evm = 0
@@ -186,13 +209,13 @@ class Dispatcher:
         try:
             if not isinstance(parsed, list):
                 answers = await self._answer_calls([_parse_call(parsed)])
-                return _encode(answers[0]) if answers else b""
+                return answers[0] if answers else b""
             if not parsed:
                 return _encode(_error(None, InvalidRequest("empty batch")))
             if len(parsed) > MAX_BATCH_CALLS:
                 return _encode(_error(None, BatchTooLarge(MAX_BATCH_CALLS, len(parsed))))
             answers = await self._answer_calls([_parse_call(item) for item in parsed])
-            return _encode(answers) if answers else b""
+            return b"[" + b",".join(answers) + b"]" if answers else b""
         finally:
             self._num_waiting -= 1
 
@@ -206,18 +229,18 @@ class Dispatcher:
         self._evm_threads.shutdown(wait=True, cancel_futures=True)
         self._database.close()
 
-    async def _answer_calls(self, calls: Sequence[_Call]) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + BATCH_SECONDS
-        answers: list[dict[str, Any]] = []
+    async def _answer_calls(self, calls: Sequence[_Call]) -> list[bytes]:
+        budget = _Budget(deadline=time.monotonic() + BATCH_SECONDS)
+        answers: list[bytes] = []
         for lane, group in itertools.groupby(calls, self._choose_lane):
             match lane:
                 case _Lane.UPSTREAM:
                     for call in group:
                         answers += await self._answer_upstream(call)
                 case _Lane.READ:
-                    answers += await self._answer_reads(list(group), deadline, self._threads)
+                    answers += await self._answer_reads(list(group), budget, self._threads)
                 case _Lane.EVM:
-                    answers += await self._answer_evm(list(group), deadline)
+                    answers += await self._answer_evm(list(group), budget)
         return answers
 
     def _choose_lane(self, call: _Call) -> _Lane:
@@ -233,17 +256,17 @@ class Dispatcher:
         to = transaction.get("to") if isinstance(transaction, dict) else None
         return isinstance(to, str) and to.lower() in self._system_addresses
 
-    async def _answer_evm(self, calls: Sequence[_Call], deadline: float) -> list[dict[str, Any]]:
+    async def _answer_evm(self, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
         if self._num_waiting_evm >= MAX_WAITING_EVM:
             fault = Busy(MAX_WAITING_EVM)
-            return [_error(call.call_id, fault) for call in calls if not call.is_notification]
+            return [_encode(_error(call.call_id, fault)) for call in calls if not call.is_notification]
         self._num_waiting_evm += 1
         try:
-            return await self._answer_reads(calls, deadline, self._evm_threads)
+            return await self._answer_reads(calls, budget, self._evm_threads)
         finally:
             self._num_waiting_evm -= 1
 
-    async def _answer_upstream(self, call: _Call) -> list[dict[str, Any]]:
+    async def _answer_upstream(self, call: _Call) -> list[bytes]:
         started = time.perf_counter()
         method = UPSTREAM_METHODS.get(call.method, get_pending_count)
         try:
@@ -251,30 +274,29 @@ class Dispatcher:
         except RpcFault as e:
             answer = _error(call.call_id, e)
         self._metrics.observe(call.method, time.perf_counter() - started, is_error="error" in answer)
-        return [] if call.is_notification else [answer]
+        return [] if call.is_notification else [_encode(answer)]
 
-    async def _answer_reads(
-        self, calls: Sequence[_Call], deadline: float, threads: ThreadPoolExecutor
-    ) -> list[dict[str, Any]]:
-        def answer(session: Session) -> list[dict[str, Any]]:
-            return [self._answer_read(session, call, deadline) for call in calls]
+    async def _answer_reads(self, calls: Sequence[_Call], budget: _Budget, threads: ThreadPoolExecutor) -> list[bytes]:
+        def answer(session: Session) -> list[bytes]:
+            return [self._answer_read(session, call, budget) for call in calls]
 
         try:
             loop = asyncio.get_running_loop()
-            answers: list[dict[str, Any]] = await loop.run_in_executor(threads, self._read, answer)
+            answers: list[bytes] = await loop.run_in_executor(threads, self._read, answer)
         except RpcFault as e:
-            answers = [_error(call.call_id, call.fault or e) for call in calls]
+            answers = [_encode(_error(call.call_id, call.fault or e)) for call in calls]
         return [answer for call, answer in zip(calls, answers, strict=True) if not call.is_notification]
 
     def _read(self, reading: Callable[[Session], Any]) -> Any:
         try:
             with self._database.reader().snapshot() as snapshot:
                 _require_genesis(snapshot)
-                return reading(Session(snapshot=snapshot, contracts=self._contracts, filters=self._filters))
+                head = self._heads.get(snapshot)
+                return reading(Session(snapshot=snapshot, contracts=self._contracts, head=head, filters=self._filters))
         except StoreError as e:
             raise NotReady(str(e)) from e
 
-    def _answer_read(self, session: Session, call: _Call, deadline: float) -> dict[str, Any]:
+    def _answer_read(self, session: Session, call: _Call, budget: _Budget) -> bytes:
         started = time.perf_counter()
         method = READ_METHODS.get(call.method)
         try:
@@ -283,8 +305,7 @@ class Dispatcher:
             if method is None:
                 names = [*READ_METHODS, *UPSTREAM_METHODS]
                 raise MethodNotFound(call.method, next(iter(difflib.get_close_matches(call.method, names, 1)), None))
-            if time.monotonic() > deadline:
-                raise NotReady(f"the batch took longer than {BATCH_SECONDS:.0f} s: split it")
+            budget.check()
             answer = _result(call.call_id, method(session, call.params))
         except RpcFault as e:
             answer = _error(call.call_id, e)
@@ -294,7 +315,9 @@ class Dispatcher:
             answer["error"] = {"code": _INTERNAL_ERROR, "message": "internal error, see the node's rpc log"}
         name = call.method if method is not None else "unknown"
         self._metrics.observe(name, time.perf_counter() - started, is_error="error" in answer)
-        return answer
+        encoded = _encode(answer)
+        budget.num_bytes += len(encoded)
+        return encoded
 
 
 def _needs_upstream(call: _Call) -> bool:

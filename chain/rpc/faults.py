@@ -4,6 +4,7 @@ RpcFault
 |-- ParseFault          -32700  the body is no JSON
 |-- InvalidRequest      -32600  the JSON is no request
 |-- BatchTooLarge       -32600
+|-- AnswerTooLarge      -32003  earlier answers of the batch fill what one body may bring
 |-- MethodNotFound      -32601
 |-- InvalidParams       -32602
 |-- RangeTooWide        -32005  a log query over too many blocks, or with too many results
@@ -61,6 +62,18 @@ class BatchTooLarge(RpcFault):
     def __init__(self, limit: int, got: int) -> None:
         """Keep both counts."""
         super().__init__(f"batch of {got} calls, at most {limit} are answered: split it")
+        self.limit = limit
+        self.got = got
+
+
+class AnswerTooLarge(RpcFault):
+    """The answers of a batch are too long together."""
+
+    code = -32003
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both sizes."""
+        super().__init__(f"the batch's answers have {got} bytes so far, at most {limit} are sent: split it")
         self.limit = limit
         self.got = got
 

@@ -11,6 +11,8 @@ class Metrics:
     def __init__(self) -> None:
         """Make the collectors."""
         self._registry = CollectorRegistry()
+        self._children: dict[tuple[str, bool], tuple[Counter, Histogram]] = {}
+        """By method and outcome: looking them up costs more than counting."""
         self._calls = Counter("archipelago_rpc_calls", "JSON-RPC calls", ["method", "outcome"], registry=self._registry)
         self._seconds = Histogram(
             "archipelago_rpc_call_seconds", "Time in a JSON-RPC call", ["method"], registry=self._registry
@@ -23,8 +25,13 @@ class Metrics:
 
     def observe(self, method: str, seconds: float, *, is_error: bool) -> None:
         """Count one call."""
-        self._calls.labels(method, "error" if is_error else "ok").inc()
-        self._seconds.labels(method).observe(seconds)
+        key = (method, is_error)
+        children = self._children.get(key)
+        if children is None:
+            children = self._calls.labels(method, "error" if is_error else "ok"), self._seconds.labels(method)
+            self._children[key] = children
+        children[0].inc()
+        children[1].observe(seconds)
 
     def set_head(self, *, height: int, time_seconds: int, gas_used: int) -> None:
         """Show the newest block."""

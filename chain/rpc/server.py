@@ -15,6 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from chain.recursion import allow_evm_depth
+from chain.rpc.connections import UnsentBytes, open_listener, read_body, send_answer
 from chain.rpc.dispatch import ChainDatabase, Dispatcher
 from chain.rpc.explorer import CORS, Explorer, to_json
 from chain.rpc.faults import RpcFault
@@ -71,12 +72,13 @@ class _Node:
             metrics=self._metrics,
         )
         self.explorer = Explorer(self._dispatcher)
-        self.subscriptions = Subscriptions(self._dispatcher)
+        self._unsent = UnsentBytes()
+        self.subscriptions = Subscriptions(self._dispatcher, self._unsent)
 
     async def answer(self, request: web.Request) -> web.Response:
         """JSON-RPC."""
-        body = await request.read()
-        return web.Response(body=await self._dispatcher.answer(body), content_type="application/json", headers=CORS)
+        body = await read_body(request)
+        return await send_answer(request, await self._dispatcher.answer(body), CORS, self._unsent)
 
     async def answer_preflight(self, request: web.Request) -> web.Response:
         """CORS preflight."""
@@ -132,10 +134,8 @@ async def _serve(home: Path, cometbft_url: str, host: str, port: int) -> None:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
-            bound = runner.addresses[0]
-            log.info("JSON-RPC and page on http://%s:%d", bound[0], bound[1])
-            await stop.wait()
+            async with open_listener(runner, host, port) as bound:
+                log.info("JSON-RPC and page on http://%s:%d", *bound)
+                await stop.wait()
         finally:
             await runner.cleanup()

@@ -8,6 +8,7 @@ from typing import Any
 
 from chain.core.executor import Contracts
 from chain.rpc.filters import FilterRegistry
+from chain.rpc.heads import Head
 from chain.rpc.values import Params
 from chain.store import Snapshot
 
@@ -20,6 +21,8 @@ class Session:
     """The chain as of one block; the same for all calls of a batch."""
     contracts: Contracts
     """The system contracts by address."""
+    head: Head
+    """What is known of the snapshot's block already."""
     filters: FilterRegistry
     """Of all clients."""
 

@@ -23,8 +23,10 @@ from chain.core.hashing import keccak256
 from chain.core.records import AccessList
 from chain.core.types import Address, Amount
 from chain.rpc.faults import CallFailed, CallRefused, CallTooLong, InvalidParams, Reverted, StateGone
+from chain.rpc.heads import CallKey
 from chain.rpc.session import Method, Session
-from chain.rpc.values import Params, hex_data, parse_data, parse_height, parse_quantity, quantity
+from chain.rpc.tips import suggest_tip
+from chain.rpc.values import Params, hex_data, is_newest_tag, parse_data, parse_height, parse_quantity, quantity
 from chain.rpc.views import view_access_list
 
 MAX_CALL_GAS = 50_000_000
@@ -33,11 +35,12 @@ EVM_SECONDS = 3.0
 """Longest run of one call in the EVM, all tries of an estimate together: the gas of a whole block takes about two."""
 MAX_ACCESS_LIST_RUNS = 8
 """Until eth_createAccessList's list must be complete: each run may only add to it."""
-SUGGESTED_TIP = 0
-"""Wei a gas: blocks keep the order of arrival, so a tip buys nothing."""
 CLIENT_VERSION = "archipelago/0.1.0/python"
 
 _ZERO_ADDRESS = Address(bytes(20))
+_KEY_ORDER = ("to", "data", "input", "from", "value", "gas")
+_KEY_FIELDS = frozenset(_KEY_ORDER)
+"""Of a call whose answer may be remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +87,12 @@ def is_listening(session: Session, params: Params) -> bool:
 
 def get_gas_price(session: Session, params: Params) -> str:
     """eth_gasPrice."""
-    return quantity(session.snapshot.genesis_info().base_fee + SUGGESTED_TIP)
+    return quantity(session.head.environment.parameters.base_fee + _suggest_tip(session))
 
 
 def get_priority_fee(session: Session, params: Params) -> str:
     """eth_maxPriorityFeePerGas."""
-    return quantity(SUGGESTED_TIP)
+    return quantity(_suggest_tip(session))
 
 
 def get_balance(session: Session, params: Params) -> str:
@@ -128,9 +131,17 @@ def get_storage_at(session: Session, params: Params) -> str:
 def call(session: Session, params: Params) -> str:
     """eth_call; a call to an address without a contract returns no data, as on Ethereum."""
     params.at_most(4)
+    _refuse_overrides(params)
+    key = _make_key(params)
+    known = session.head.answers.get(key) if key is not None else None
+    if known is not None:
+        return known
     request = parse_call(params.raw(0, "transaction"))
     require_newest(session, params, 1)
-    return hex_data(_checked(_simulate(session, request, make_watch(EVM_SECONDS)), request).output)
+    shown = hex_data(_checked(_simulate(session, request, make_watch(EVM_SECONDS)), request).output)
+    if key is not None and request.to in session.contracts:
+        session.head.keep(key, shown)
+    return shown
 
 
 def estimate_gas(session: Session, params: Params) -> str:
@@ -230,12 +241,35 @@ def make_watch(seconds: float) -> Watch:
     return watch
 
 
+def _suggest_tip(session: Session) -> int:
+    head = session.head
+    if head.suggested_tip is None:
+        head.suggested_tip = suggest_tip(session.snapshot)
+    return head.suggested_tip
+
+
+def _refuse_overrides(params: Params) -> None:
+    for index, name in ((2, "state overrides"), (3, "block overrides")):
+        if params.raw(index, name, None):
+            raise InvalidParams(f"{name} are not supported: leave them out")
+
+
+def _make_key(params: Params) -> CallKey | None:
+    """Return what makes two calls on the newest block the same, None for an unusual one."""
+    transaction, block = params.raw(0, "transaction"), params.raw(1, "block", "latest")
+    if not isinstance(transaction, dict) or not is_newest_tag(block) or not transaction.keys() <= _KEY_FIELDS:
+        return None
+    key = tuple(transaction.get(name) for name in _KEY_ORDER)
+    return key if all(text is None or isinstance(text, str) for text in key) else None
+
+
 def _simulate(session: Session, request: CallRequest, watch: Watch, *, is_traced: bool = False) -> CallResult:
-    request = _cap_gas(session, request)
+    is_native = request.to in session.contracts
+    request = request if is_native else _cap_gas(session, request)
     try:
         return simulate_call(
             session.snapshot.state_and_archive,
-            session.snapshot.environment(),
+            session.head.environment if is_native else session.snapshot.environment(),
             sender=request.sender,
             to=request.to,
             value=request.value,

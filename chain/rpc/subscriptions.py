@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from chain.rpc.connections import SEND_SECONDS, UnsentBytes
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.faults import InvalidParams, RangeTooWide, RpcFault
 from chain.rpc.logs import LogQuery, find_logs_between, parse_query
@@ -56,6 +57,12 @@ class _Connection:
 
     socket: web.WebSocketResponse
     queue: asyncio.Queue[bytes]
+    unsent: UnsentBytes
+    """Of all connections."""
+    transport: asyncio.Transport | None
+    """Under the socket, to cut it off."""
+    num_waiting_bytes: int = 0
+    """In the queue, or being sent."""
     subscriptions: dict[str, _Subscription] = field(default_factory=dict)
     """By id."""
     is_overflown: bool = False
@@ -64,9 +71,10 @@ class _Connection:
 class Subscriptions:
     """All WebSocket connections of a server."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        """Answer through ``dispatcher``; ``start`` begins to look for blocks."""
+    def __init__(self, dispatcher: Dispatcher, unsent: UnsentBytes) -> None:
+        """Answer through ``dispatcher``, within the room of ``unsent``; ``start`` begins to look for blocks."""
         self._dispatcher = dispatcher
+        self._unsent = unsent
         self._connections: set[_Connection] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -88,7 +96,7 @@ class Subscriptions:
             return web.Response(status=503, text=f"{MAX_CONNECTIONS} WebSockets are open already: close one")
         socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=MAX_MESSAGE_BYTES)
         await socket.prepare(request)
-        connection = _Connection(socket, asyncio.Queue(MAX_QUEUED))
+        connection = _Connection(socket, asyncio.Queue(MAX_QUEUED), self._unsent, request.transport)
         self._connections.add(connection)
         sender = asyncio.create_task(_send_queued(connection))
         try:
@@ -100,6 +108,7 @@ class Subscriptions:
             self._connections.discard(connection)
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
+            self._unsent.remove(connection.num_waiting_bytes)
         return socket
 
     async def _answer(self, connection: _Connection, message: str | bytes) -> bytes:
@@ -209,20 +218,29 @@ def _parse_subscription_call(body: bytes) -> dict[str, Any] | None:
 def _enqueue(connection: _Connection, message: bytes) -> None:
     if not message or connection.is_overflown:
         return
-    try:
-        connection.queue.put_nowait(message)
-    except asyncio.QueueFull:
+    if connection.queue.full() or not connection.unsent.has_room(len(message)):
         connection.is_overflown = True
+        return
+    connection.queue.put_nowait(message)
+    connection.num_waiting_bytes += len(message)
+    connection.unsent.add(len(message))
 
 
 async def _send_queued(connection: _Connection) -> None:
     while True:
         message = await connection.queue.get()
         if connection.is_overflown:
-            text = f"{MAX_QUEUED} messages wait: read faster"
+            text = f"{connection.queue.qsize() + 1} messages wait: read faster"
             await connection.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=text.encode())
             return
         try:
-            await connection.socket.send_str(message.decode())
+            async with asyncio.timeout(SEND_SECONDS):
+                await connection.socket.send_str(message.decode())
         except ConnectionError:
             return  # the reading side sees the same and ends the connection
+        except TimeoutError:
+            if connection.transport is not None:
+                connection.transport.abort()
+            return
+        connection.num_waiting_bytes -= len(message)
+        connection.unsent.remove(len(message))

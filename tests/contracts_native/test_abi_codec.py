@@ -9,8 +9,9 @@ from eth_utils.abi import event_abi_to_log_topic, function_signature_to_4byte_se
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.core.abi.codec import AbiDecodingError, ContractCodec, selector, signature, topic
-from chain.core.abi.declare import Event
+from chain.core.abi.codec import AbiDecodingError, ContractCodec, canonical_type, selector, signature, topic
+from chain.core.abi.declare import Event, Field, Struct, struct
+from chain.core.abi.encoder import AbiEncodingError, make_tuple_encoder
 from chain.core.abi.staking import STAKING
 from chain.core.abi.storage import STORAGE
 from chain.core.abi.training import TRAINING
@@ -28,6 +29,62 @@ def test_selectors_agree_with_eth_utils_and_do_not_collide(contract: object) -> 
     assert len({selector(function) for function in functions}) == len(functions)
     errors = contract.errors  # type: ignore[attr-defined]
     assert len({selector(error) for error in errors}) == len(errors)
+
+
+def _values(kind: str) -> st.SearchStrategy[object]:
+    if kind.startswith("uint"):
+        return st.integers(0, 2 ** int(kind[4:]) - 1)
+    if kind == "bool":
+        return st.booleans()
+    if kind == "string":
+        return st.text(max_size=40)
+    if kind == "bytes":
+        return st.binary(max_size=70)
+    size = 20 if kind == "address" else int(kind.removeprefix("bytes"))
+    return st.binary(min_size=size, max_size=size)
+
+
+def _field_values(field: Field) -> st.SearchStrategy[object]:
+    kind = field.kind
+    one = st.tuples(*map(_field_values, kind.fields)) if isinstance(kind, Struct) else _values(kind)
+    return st.lists(one, max_size=3) if field.is_array else one
+
+
+TUPLES = [
+    fields
+    for contract in (TRAINING, STORAGE, STAKING)
+    for fields in [
+        *(function.inputs for function in contract.functions),
+        *(function.outputs for function in contract.functions),
+        *(event.fields for event in contract.events),
+        *(error.fields for error in contract.errors),
+    ]
+    if fields
+]
+
+
+@given(st.data())
+def test_words_are_those_of_eth_abi(data: st.DataObject) -> None:
+    """Every tuple of types that the contracts know."""
+    fields = data.draw(st.sampled_from(TUPLES))
+    values = data.draw(st.tuples(*map(_field_values, fields)))
+    expected = encode([canonical_type(field) for field in fields], list(values))
+    assert make_tuple_encoder(fields).encode(values) == expected
+
+
+def test_arrays_of_dynamic_structs() -> None:
+    inner = struct("Inner", "", "string name", "uint8[] numbers")
+    fields = (Field("all", inner, is_array=True), Field("last", "uint64"))
+    values = ([("a", [1, 2]), ("b" * 33, [])], 7)
+    assert make_tuple_encoder(fields).encode(values) == encode(["(string,uint8[])[]", "uint64"], list(values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("uint8", 256), ("uint64", -1), ("bytes4", b"12345"), ("address", bytes(19))]
+)
+def test_invalid_values_are_not_written(kind: str, value: object) -> None:
+    with pytest.raises(AbiEncodingError, match=f"is no {kind}"):
+        make_tuple_encoder((Field("x", kind),)).encode((value,))
 
 
 def test_known_signatures() -> None:

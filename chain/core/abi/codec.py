@@ -1,6 +1,6 @@
 """Calldata, return data, logs and custom errors from the declarations (Solidity ABI specification).
 
-eth_abi does the words; this module knows the declarations.  Addresses are 20 bytes on our side and
+eth_abi reads words, ``encoder`` writes them; this module knows the declarations.  Addresses are 20 bytes on our side and
 structs are tuples in field order.  Invariant: what does not decode strictly raises ``AbiDecodingError``
 and nothing else.
 """
@@ -17,6 +17,7 @@ from eth_abi.exceptions import DecodingError
 from eth_hash.auto import keccak
 
 from chain.core.abi.declare import Contract, Error, Event, Field, Function, Struct
+from chain.core.abi.encoder import Encode, make_tuple_encoder
 from chain.core.records import Log
 from chain.core.types import Address
 
@@ -73,7 +74,8 @@ class _Layout:
     head: bytes
     types: tuple[str, ...]
     addresses: tuple[bool, ...]
-    indexed_types: tuple[str, ...] = ()
+    encode: Encode
+    encode_indexed: tuple[Encode, ...] = ()
     is_indexed: tuple[bool, ...] = ()
 
 
@@ -95,7 +97,7 @@ class FunctionCodec:
 
     def encode_outputs(self, values: Sequence[object]) -> bytes:
         """Return return data."""
-        return bytes(encode_abi(self._outputs.types, list(values)))
+        return self._outputs.encode(values)
 
     def decode_outputs(self, data: bytes) -> tuple[Any, ...]:
         """Decode return data. Raises AbiDecodingError."""
@@ -124,7 +126,7 @@ class ContractCodec:
     def encode_error(self, name: str, values: Sequence[object]) -> bytes:
         """Return revert data of a declared error."""
         layout, _ = self._errors[name]
-        return layout.head + bytes(encode_abi(layout.types, list(values)))
+        return layout.head + layout.encode(values)
 
     def decode_error(self, data: bytes) -> tuple[str, tuple[Any, ...]] | None:
         """Return name and values of a custom error, None for any other revert data."""
@@ -138,11 +140,11 @@ class ContractCodec:
         layout, _ = self._events[name]
         indexed = [value for value, is_indexed in zip(values, layout.is_indexed, strict=True) if is_indexed]
         plain = [value for value, is_indexed in zip(values, layout.is_indexed, strict=True) if not is_indexed]
-        words = [bytes(encode_abi([kind], [value])) for kind, value in zip(layout.indexed_types, indexed, strict=True)]
+        words = [encode((value,)) for encode, value in zip(layout.encode_indexed, indexed, strict=True)]
         return Log(
             address=Address(self.contract.address),
             topics=(layout.head, *words),
-            data=bytes(encode_abi(layout.types, plain)),
+            data=layout.encode(plain),
         )
 
     def decode_log(self, log: Log) -> tuple[str, dict[str, Any]] | None:
@@ -160,7 +162,12 @@ class ContractCodec:
 
 
 def _layout(head: bytes, fields: Sequence[Field]) -> _Layout:
-    return _Layout(head, tuple(canonical_type(field) for field in fields), _address_paths(fields))
+    return _Layout(
+        head,
+        tuple(canonical_type(field) for field in fields),
+        _address_paths(fields),
+        make_tuple_encoder(fields).encode,
+    )
 
 
 def _event_layout(event: Event) -> _Layout:
@@ -169,7 +176,8 @@ def _event_layout(event: Event) -> _Layout:
         topic(event),
         tuple(canonical_type(field) for field in plain),
         _address_paths(plain),
-        tuple(canonical_type(field) for field in event.fields if field.is_indexed),
+        make_tuple_encoder(plain).encode,
+        tuple(make_tuple_encoder([field]).encode for field in event.fields if field.is_indexed),
         tuple(field.is_indexed for field in event.fields),
     )
 
