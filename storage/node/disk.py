@@ -13,7 +13,6 @@ terms are renamed first and deleted last.
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -21,17 +20,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex, Tier
-from storage.core.errors import DiskFull, MalformedRecord
+from storage.core.errors import MalformedRecord
 from storage.core.records import ShardTerms, decode_terms, encode_terms
 from storage.node.body import FileReader, MemoryReader, ShardReader
+from storage.node.room import refuse_when_full
 from storage.node.segments import SegmentShelf
 from storage.node.shelf import Shelf
 from storage.node.small import SmallShards
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
 COPY_BYTES = 4 << 20
 """Copied at once when a shard changes its medium."""
+
+KEPT_QUARANTINED = 32
+"""The newest files in quarantine; a failing medium must not fill it with what repair has brought back since."""
 
 MAX_TERMS_BYTES = 64 * 1024
 """Bytes of a terms file that are read at most; valid ones stay below."""
@@ -57,12 +58,8 @@ class StagingFile:
         Raises: DiskFull when the filesystem has no room for a name.
         """
         self.path = path
-        try:
+        with refuse_when_full():
             self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise DiskFull(asked=0, free=0, floor=0) from error
-            raise
         self.num_bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -71,13 +68,9 @@ class StagingFile:
         Raises: DiskFull when the filesystem has no room.
         """
         view = memoryview(data)
-        try:
+        with refuse_when_full(len(data)):
             while view:
                 view = view[os.write(self._fd, view) :]
-        except OSError as error:
-            if error.errno in _FULL:
-                raise DiskFull(asked=len(data), free=0, floor=0) from error
-            raise
         self.num_bytes += len(data)
 
     def sync(self) -> None:
@@ -85,12 +78,8 @@ class StagingFile:
 
         Raises: DiskFull when delayed allocation finds no room now.
         """
-        try:
+        with refuse_when_full(self.num_bytes):
             os.fdatasync(self._fd)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise DiskFull(asked=self.num_bytes, free=0, floor=0) from error
-            raise
 
     def close(self) -> None:
         """Close the descriptor; the file stays."""
@@ -291,6 +280,9 @@ class Disk:
             path = self._get_path(blob, shard, suffix)
             if path.exists():
                 os.rename(path, self._quarantine / f"{path.name}.{secrets.token_hex(4)}")
+        files = sorted(self._quarantine.iterdir(), key=lambda item: item.stat().st_ctime_ns)
+        for path in files[:-KEPT_QUARANTINED]:
+            path.unlink(missing_ok=True)
 
     def iterate_found(self) -> Iterator[FoundShard]:
         """Yield what lies in the shards directory, by name; other files are none of ours and are skipped."""

@@ -21,7 +21,14 @@ from da.core.errors import BadEncoding
 from da.core.merkle import RootBuilder, compute_root
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
 from da.folding import EncodingCheck
-from storage.core.errors import BadlyEncoded, RootMismatch, ShelfUnavailable, UnknownShard, UploadInterrupted
+from storage.core.errors import (
+    BadlyEncoded,
+    DiskFull,
+    RootMismatch,
+    ShelfUnavailable,
+    UnknownShard,
+    UploadInterrupted,
+)
 from storage.core.expiry import HeldShard, Sweep, compute_first_due
 from storage.core.quota import (
     Quota,
@@ -38,6 +45,7 @@ from storage.node.body import ShardReader
 from storage.node.disk import Disk, StagingFile
 from storage.node.index import DEFAULT_MAP_BYTES, Index
 from storage.node.losses import Losses
+from storage.node.room import refuse_when_full
 from storage.node.shelf import Shelf
 from storage.node.small import SmallShard
 from storage.node.trace import MemoryTrace, Trace
@@ -249,7 +257,7 @@ class StoreEngine:
             upload.staged.sync()
             self._record("synced", offer)
         self._fault("after-sync")
-        with self._publish_lock:
+        with self._publish_lock, refuse_when_full(offer.shard_bytes):
             old = self.index.get(offer.blob, offer.shard)
             terms, record = _merge(offer, old)
             is_indexed = False
@@ -271,7 +279,7 @@ class StoreEngine:
 
         Raises: DiskFull, IndexFull; the old promise stands then.
         """
-        with self._publish_lock:
+        with self._publish_lock, refuse_when_full():
             old = self.index.get(offer.blob, offer.shard)
             if old is None or self.disk.get_body_bytes(offer.blob, offer.shard) != offer.shard_bytes:
                 return False
@@ -290,14 +298,28 @@ class StoreEngine:
         elif is_synced and not _is_synced(old.tier):
             self.disk.sync_body(offer.blob, offer.shard)
             self._record("synced", offer)
-        if record != old:
-            self.disk.save_terms(offer.blob, terms, is_synced=is_synced)
-            self.index.put(offer.blob, offer.shard, record)
-            self._record("indexed", offer)
+        is_promised = False
+        try:
+            if record != old:
+                self.disk.save_terms(offer.blob, terms, is_synced=is_synced)
+                is_promised = True
+                self.index.put(offer.blob, offer.shard, record)
+                self._record("indexed", offer)
+        finally:
+            if goes_cold and not is_promised:  # a copy that no terms name would stay for ever
+                self._drop_from_shelf(offer.blob, offer.shard)
         if goes_cold:
             self.disk.drop_file(offer.blob, offer.shard)
         elif goes_hot:
-            self.disk.drop_from_shelf(offer.blob, offer.shard)
+            self._drop_from_shelf(offer.blob, offer.shard)
+
+    def _drop_from_shelf(self, blob: BlobId, shard: ShardIndex) -> None:
+        """Remove a copy that nothing names; where that fails now, the next start finds it."""
+        try:
+            with refuse_when_full():
+                self.disk.drop_from_shelf(blob, shard)
+        except (DiskFull, ShelfUnavailable, OSError) as error:
+            log.warning("a surplus copy of shard %d of blob %s stays for now: %s", shard, blob.hex(), error)
 
     def get_record(self, blob: BlobId, shard: ShardIndex) -> ShardRecord:
         """Return the record of a shard whose bytes are there.
@@ -337,7 +359,7 @@ class StoreEngine:
         with self._lock:
             self._quota = reserve_charge(self._quota, charge, free_bytes=free, floor_bytes=self._floor_bytes)
         try:
-            with self._publish_lock:
+            with self._publish_lock, refuse_when_full(charge):
                 fresh = []
                 for offer, body in zip(offers, bodies, strict=True):
                     old = self.index.get(offer.blob, offer.shard)
@@ -390,14 +412,21 @@ class StoreEngine:
         count = 0
         for held in sweep.delete:
             try:
-                count += self._delete_expired(held)
-            except (OSError, ShelfUnavailable) as error:
+                with refuse_when_full():
+                    count += self._delete_expired(held)
+            except (OSError, ShelfUnavailable, DiskFull) as error:
                 log.error("shard %d of blob %s was not deleted: %s", held.shard, held.blob.hex(), error)
-                self.index.set_due(held.blob, held.shard, release=Height(0), due=again)
+                self._look_again(held, Height(0), again)
         for held, said, due in sweep.keep:
-            self.index.set_due(held.blob, held.shard, release=said, due=due)
+            self._look_again(held, said, due)
         self.refresh_quota()
         return count
+
+    def _look_again(self, held: HeldShard, release: Height, due: Height) -> None:
+        try:
+            self.index.set_due(held.blob, held.shard, release=release, due=due)
+        except DiskFull as error:  # it stays due, so the next sweep looks at it
+            log.error("shard %d of blob %s stays due: %s", held.shard, held.blob.hex(), error)
 
     def _delete_expired(self, held: HeldShard) -> int:
         with self._publish_lock:

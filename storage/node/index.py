@@ -8,7 +8,6 @@ be resized.
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 import lmdb
 
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
-from storage.core.errors import DiskFull, IndexFull, MalformedRecord
+from storage.core.errors import IndexFull, MalformedRecord
 from storage.core.expiry import HeldShard
 from storage.core.quota import compute_charge_bytes
 from storage.core.records import (
@@ -30,6 +29,7 @@ from storage.core.records import (
     encode_key,
     encode_record,
 )
+from storage.node.room import refuse_when_full
 
 DEFAULT_MAP_BYTES = 1 << 30
 """Bytes of address space, not of disk: room for some four million shards."""
@@ -123,18 +123,17 @@ class Index:
         """
         with self._lock:
             try:
-                with self._env.begin(write=True) as txn:
+                with refuse_when_full(), self._env.begin(write=True) as txn:
                     for blob, shard, record in records:
                         self._replace(txn, blob, shard, record)
             except lmdb.MapFullError as error:
                 raise IndexFull(map_bytes=self._map_bytes) from error
-            except lmdb.Error as error:
-                if getattr(error, "code", None) == errno.ENOSPC:
-                    raise DiskFull(asked=0, free=0, floor=0) from error
-                raise
 
     def delete(self, blob: BlobId, shard: ShardIndex) -> None:
-        """Remove a record; one that is not there is no error.  Works on a full map."""
+        """Remove a record; one that is not there is no error.  Works on a full map.
+
+        Raises: DiskFull; the record is still there then.
+        """
         with self._lock:
             try:
                 self._delete(blob, shard)
@@ -143,7 +142,10 @@ class Index:
                 self._delete(blob, shard)
 
     def set_due(self, blob: BlobId, shard: ShardIndex, *, release: Height, due: Height) -> None:
-        """Note what the chain said and when to look again; works on a full map, and on a deleted shard."""
+        """Note what the chain said and when to look again; works on a full map, and on a deleted shard.
+
+        Raises: DiskFull; it is due as before then.
+        """
         with self._lock:
             try:
                 self._set_due(blob, shard, release, due)
@@ -274,11 +276,11 @@ class Index:
         txn.put(_SHARDS, num.to_bytes(8, "big"), db=self._counters)
 
     def _delete(self, blob: BlobId, shard: ShardIndex) -> None:
-        with self._env.begin(write=True) as txn:
+        with refuse_when_full(), self._env.begin(write=True) as txn:
             self._replace(txn, blob, shard, None)
 
     def _set_due(self, blob: BlobId, shard: ShardIndex, release: Height, due: Height) -> None:
-        with self._env.begin(write=True) as txn:
+        with refuse_when_full(), self._env.begin(write=True) as txn:
             value = txn.get(encode_key(blob, shard), db=self._shards)
             if value is None:
                 return

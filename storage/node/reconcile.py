@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from da.core.blob import BlobHeader, compute_blob_id, decode_header
 from da.core.errors import MalformedHeader
 from da.core.merkle import RootBuilder
-from da.core.types import BlobId, Height, ShardIndex
-from storage.core.errors import MalformedRecord, ShelfUnavailable
+from da.core.types import BlobId, Height, ShardIndex, Tier
+from storage.core.errors import DiskFull, MalformedRecord, ShelfUnavailable
 from storage.core.expiry import compute_first_due
 from storage.core.records import ShardRecord, ShardTerms
 from storage.core.tiers import POLICIES, Durability
@@ -37,6 +37,8 @@ class Reconciliation:
     """Whole shards that the index did not have."""
     quarantined: int = 0
     """Files that are not what they say."""
+    surplus_removed: int = 0
+    """Second copies of shards that were changing their medium."""
     unreachable: int = 0
     """Cold shards that the bucket could not be asked about; they are kept as they stand."""
     lost: int = 0
@@ -96,6 +98,7 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
         on_disk.add((entry.blob, entry.shard))
         found.reindexed += 1
     _reconcile_small(engine, on_disk, found, is_new_boot=is_new_boot)
+    _remove_surplus(engine, found)
     missing = [(blob, shard) for blob, shard, _ in engine.index.iterate_keys() if (blob, shard) not in on_disk]
     for blob, shard in missing:
         log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
@@ -130,6 +133,25 @@ def _reconcile_small(
         log.error("small shard %d of blob %s is not what it says: deleted", shard, blob.hex())
         engine.disk.small.delete(blob, shard)
         found.quarantined += 1
+
+
+def _remove_surplus(engine: StoreEngine, found: Reconciliation) -> None:
+    """Remove the copy that a shard's terms do not name, where the other one is there, as long as it should be."""
+    disk = engine.disk
+    try:
+        for blob, shard in list(disk.shelf.iterate_keys()):
+            record = _read_record(engine, blob, shard)
+            path = disk.get_body_path(blob, shard)
+            if record is None or not path.exists():
+                continue
+            if record.tier is not Tier.COLD and path.stat().st_size == record.shard_bytes:
+                disk.drop_from_shelf(blob, shard)
+                found.surplus_removed += 1
+            elif record.tier is Tier.COLD and disk.shelf.get_bytes(blob, shard) == record.shard_bytes:
+                disk.drop_file(blob, shard)
+                found.surplus_removed += 1
+    except (ShelfUnavailable, DiskFull) as error:
+        log.warning("surplus copies on the shelf stay for now: %s", error)
 
 
 def _read_record(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> ShardRecord | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex
-from storage.core.errors import DiskFull, MalformedRecord
+from storage.core.errors import MalformedRecord
 from storage.core.segments import (
     PREFIX_BYTES,
     SEGMENT_BYTES,
@@ -28,13 +28,12 @@ from storage.core.segments import (
     encode_prefix,
     is_worth_cleaning,
 )
+from storage.node.room import refuse_when_full
 
 log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
 """Bytes copied at once."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Key = tuple[BlobId, ShardIndex]
 
@@ -96,7 +95,9 @@ class SegmentShelf:
     def put(self, blob: BlobId, shard: ShardIndex, body: Path) -> None:
         """See ``Shelf``."""
         with self._lock, body.open("rb") as source:
-            self._append(blob, shard, source.fileno(), 0, os.fstat(source.fileno()).st_size)
+            num_bytes = os.fstat(source.fileno()).st_size
+            with refuse_when_full(num_bytes):
+                self._append(blob, shard, source.fileno(), 0, num_bytes)
             self._try_clean()
 
     def get_bytes(self, blob: BlobId, shard: ShardIndex) -> int | None:
@@ -119,8 +120,9 @@ class SegmentShelf:
             if (blob, shard) not in self._places:
                 return
             tombstone = SegmentRecord(kind=Kind.TOMBSTONE, blob=blob, shard=shard, body_bytes=0)
-            segment = self._get_active()
-            self._write(segment, [encode_prefix(tombstone)])
+            with refuse_when_full(PREFIX_BYTES):
+                segment = self._get_active()
+                self._write(segment, [encode_prefix(tombstone)])
             segment.tombstones.add((blob, shard))
             self._forget((blob, shard))
             self._try_clean()
@@ -154,16 +156,12 @@ class SegmentShelf:
         try:
             at = segment.num_bytes
             for piece in pieces:
-                at += os.pwrite(fd, piece, at)
+                at = _write_all(fd, piece, at)
             if source is not None:
                 at = source.copy_to(fd, at)
             os.fdatasync(fd)
             segment.num_bytes = at
             is_done = True
-        except OSError as error:
-            if error.errno in _FULL:
-                raise DiskFull(asked=source.num_bytes if source else 0, free=0, floor=0) from error
-            raise
         finally:
             if not is_done:
                 os.ftruncate(fd, segment.num_bytes)
@@ -174,14 +172,13 @@ class SegmentShelf:
             return self._segments[self._active]
         number = 1 + max(self._segments, default=0)
         path = self._directory / f"{number:08d}.seg"
-        self._segments[number] = _Segment(path=path)
-        self._active = number
         path.touch(0o600)
         fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+        self._segments[number], self._active = _Segment(path=path), number
         return self._segments[number]
 
     def _forget(self, key: Key) -> None:
@@ -192,7 +189,7 @@ class SegmentShelf:
     def _try_clean(self) -> None:
         try:
             self._clean()
-        except DiskFull as error:
+        except OSError as error:  # one segment that can't be read must not stop new shards
             log.warning("dead bytes in %s stay for now: %s", self._directory, error)
 
     def _clean(self) -> None:
@@ -258,9 +255,15 @@ class _Source:
             chunk = os.pread(self.fd, min(COPY_BYTES, self.num_bytes - done), self.start + done)
             if not chunk:
                 raise OSError(errno.EIO, f"the source ended after {done} of {self.num_bytes} bytes")
-            view = memoryview(chunk)
-            while view:
-                written = os.pwrite(fd, view, at)
-                view, at = view[written:], at + written
+            at = _write_all(fd, chunk, at)
             done += len(chunk)
         return at
+
+
+def _write_all(fd: int, data: bytes, at: int) -> int:
+    """Write ``data`` at ``at`` and return where it ends; a nearly full disk takes it in parts."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        view, at = view[written:], at + written
+    return at

@@ -9,7 +9,6 @@ its terms with it; a shard is in one environment.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import secrets
@@ -22,8 +21,9 @@ from typing import TypeVar
 import lmdb
 
 from da.core.types import BlobId, ShardIndex
-from storage.core.errors import DiskFull, MalformedRecord
+from storage.core.errors import MalformedRecord
 from storage.core.records import ShardTerms, decode_key, decode_terms, encode_key, encode_terms
+from storage.node.room import refuse_when_full
 
 log = logging.getLogger(__name__)
 
@@ -147,14 +147,10 @@ class SmallShards:
         environment = self._environments[is_synced]
         while True:
             try:
-                with environment.begin(write=True) as txn:
+                with refuse_when_full(), environment.begin(write=True) as txn:
                     return change(txn)
             except lmdb.MapFullError:
                 environment.set_mapsize(2 * environment.info()["map_size"])
-            except lmdb.Error as error:
-                if getattr(error, "code", None) == errno.ENOSPC:
-                    raise DiskFull(asked=0, free=0, floor=0) from error
-                raise
 
 
 def _open(path: Path, is_synced: bool) -> lmdb.Environment:
