@@ -342,6 +342,7 @@ class ChainApplication:
         die_if_due(self._fault, FaultPoint.AFTER_COMMIT, candidate.height)
         self._tree = finalized.tree
         self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
+        self._verdicts.forget(candidate.transactions)
         self._finalized = None
         if any(key == PARAMETERS_KEY for key, _ in candidate.changes):
             self._parameters = get_parameters(self._store.committed.state)
@@ -464,7 +465,8 @@ class ChainApplication:
     def _read_evm_gas(self, transaction: Transaction) -> int:
         """Return what a transaction needs of the EVM's meter, more than there is where no block can hold it."""
         try:
-            return compute_evm_gas(self._store.committed.state, transaction, self._get_parameters(), self._contracts)
+            state = self._store.committed.state
+            return compute_evm_gas(state, transaction, self._get_parameters(), self._contracts) or 0
         except EvmGasLimitTooHigh as error:
             return error.got
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from chain.core.errors import InvalidTransaction
 from chain.core.records import Transaction
@@ -40,3 +41,9 @@ class VerdictCache:
             oldest, _ = self._verdicts.popitem(last=False)
             self._num_bytes -= len(oldest)
         return verdict
+
+    def forget(self, transactions: Iterable[Transaction]) -> None:
+        """Drop what was executed: it doesn't come again."""
+        for transaction in transactions:
+            if self._verdicts.pop(transaction.raw, None) is not None:
+                self._num_bytes -= len(transaction.raw)

@@ -54,6 +54,10 @@ class BlockExecution:
     """Emitted by the contracts' timers after the last transaction; their log indices follow the receipts'."""
 
 
+_MOVED = CallResult(status=1, output=b"", gas_used=0, logs=(), error="", is_revert=False)
+"""Of a transfer, whose gas stands in the receipt."""
+
+
 def compute_cost(transaction: Transaction) -> Amount:
     """Return the most a transaction can take from its sender, wei."""
     return Amount(transaction.gas_limit * transaction.max_fee + transaction.value)
@@ -78,13 +82,15 @@ def check_transaction(transaction: Transaction, parameters: ChainParameters, con
     return required
 
 
-def compute_evm_gas(state: Base, transaction: Transaction, parameters: ChainParameters, contracts: Contracts) -> int:
-    """Return what a transaction may take from the EVM's own meter of the block: 0 where no user's code runs.
+def compute_evm_gas(
+    state: Base, transaction: Transaction, parameters: ChainParameters, contracts: Contracts
+) -> int | None:
+    """Return what a transaction may take from the EVM's own meter of the block, None where no user's code runs.
 
     Raises EvmGasLimitTooHigh for what no block can hold.
     """
     if not needs_evm(state, transaction.to, contracts):
-        return 0
+        return None
     gas = transaction.gas_limit - compute_intrinsic_gas(
         transaction.data, is_creation=transaction.to is None, access_list=transaction.access_list
     )
@@ -166,8 +172,8 @@ def process_transaction(
     """
     # CHECKS
     parameters = environment.parameters
-    check_transaction(transaction, parameters, contracts)
-    sender = transaction.sender
+    required = check_transaction(transaction, parameters, contracts)
+    sender, to, value = transaction.sender, transaction.to, transaction.value
     expected, balance, code_hash = accounts.load_account(state, sender)
     if transaction.nonce < expected:
         raise NonceTooLow(expected, transaction.nonce)
@@ -180,7 +186,7 @@ def process_transaction(
         raise BlockGasExhausted(gas_left, transaction.gas_limit)
     evm_gas = compute_evm_gas(state, transaction, parameters, contracts)
     evm_meter = evm_meter or Meter(limit=parameters.evm_gas_limit)
-    if evm_gas > evm_meter.limit - evm_meter.used:
+    if evm_gas is not None and evm_gas > evm_meter.limit - evm_meter.used:
         raise BlockGasExhausted(evm_meter.limit - evm_meter.used, evm_gas)
     cost = compute_cost(transaction)
     if balance < cost:
@@ -188,27 +194,33 @@ def process_transaction(
 
     # EFFECTS
     price = min(transaction.max_fee, parameters.base_fee + transaction.max_priority_fee)
-    accounts.pay_for_turn(state, sender, transaction.gas_limit * price)
-    result = _run(
-        state,
-        environment,
-        contracts,
-        sender=sender,
-        nonce=transaction.nonce,
-        to=transaction.to,
-        value=transaction.value,
-        data=transaction.data,
-        gas_limit=transaction.gas_limit,
-        gas_price=price,
-        access_list=transaction.access_list,
-        is_evm=evm_gas > 0,
-    )
-    gas_used = result.gas_used
-    if evm_gas:
-        evm_meter.used += evm_gas - (transaction.gas_limit - result.gas_peak)
-    refund = (transaction.gas_limit - gas_used) * price
-    if refund:
-        accounts.credit(state, sender, refund)
+    if to is None or evm_gas is not None or to in contracts:
+        accounts.pay_for_turn(state, sender, transaction.gas_limit * price)
+        result = _run(
+            state,
+            environment,
+            contracts,
+            sender=sender,
+            nonce=transaction.nonce,
+            to=to,
+            value=value,
+            data=transaction.data,
+            gas_limit=transaction.gas_limit,
+            gas_price=price,
+            access_list=transaction.access_list,
+            is_evm=evm_gas is not None,
+        )
+        gas_used = result.gas_used
+        if evm_gas is not None:
+            evm_meter.used += evm_gas - (transaction.gas_limit - result.gas_peak)
+        refund = (transaction.gas_limit - gas_used) * price
+        if refund:
+            accounts.credit(state, sender, refund)
+    else:  # what a transfer uses is known before, so its sender's account is written once
+        result, gas_used = _MOVED, required
+        accounts.save_account(state, sender, expected + 1, balance - gas_used * price - value, code_hash)
+        if value:
+            accounts.credit(state, to, value)
     tip = gas_used * (price - parameters.base_fee)
     if tip:
         accounts.credit(state, environment.proposer, tip)

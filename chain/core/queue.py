@@ -143,15 +143,19 @@ class TransactionQueue:
 
         # EFFECTS
         entry = _Entry(transaction, cost, height, is_gapped)
-        self._count(queue, -1)
         queue.entries[transaction.nonce] = entry
         queue.num_bytes += size
+        self._num_bytes += size
         queue.cost += cost
-        queue.num_gapped += is_gapped
-        queue.gapped_bytes += size if is_gapped else 0
+        self._num_gapped -= queue.num_gapped
+        self._gapped_bytes -= queue.gapped_bytes
+        if is_gapped:
+            queue.num_gapped += 1
+            queue.gapped_bytes += size
         queue.next_nonce = max(queue.next_nonce, nonce)
         queue.advance()
-        self._count(queue, 1)
+        self._num_gapped += queue.num_gapped
+        self._gapped_bytes += queue.gapped_bytes
         self._senders[transaction.sender] = queue
         self._arrivals[transaction.hash] = entry
 

@@ -11,7 +11,15 @@ import pytest
 
 from chain.abci import abci_pb2 as pb
 from chain.abci.application import ChainApplication
-from chain.abci.server import HANDLED_NAMES, AbciProtocol, Handler, HandlerFailed, serve
+from chain.abci.server import (
+    HANDLED_NAMES,
+    MAX_WAITING_BYTES,
+    TURN_REQUESTS,
+    AbciProtocol,
+    Handler,
+    HandlerFailed,
+    serve,
+)
 from chain.abci.wire import FrameReader, encode_frame
 from chain.core.genesis import process_genesis
 from chain.store import Store
@@ -210,3 +218,49 @@ async def test_10000_checks_in_flight_do_not_hold_up_the_block(
     stopping.set()
     await serving
     store.close()
+
+
+class PausableTransport(RecordingTransport, asyncio.Transport):
+    """Remembers whether it reads."""
+
+    is_reading_paused = False
+
+    def pause_reading(self) -> None:
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_reading_paused = False
+
+
+async def test_long_row_of_checks_gives_the_loop_back() -> None:
+    """What waits on one connection is answered in turns, so a block on another comes in between."""
+    mempool, checks = _connect(EchoingApplication(), [])
+    consensus, blocks = _connect(EchoingApplication(), [])
+    mempool.data_received(_make_request("check_tx") * (3 * TURN_REQUESTS + 1))
+    assert len(_read(checks.writes)) == TURN_REQUESTS
+    consensus.data_received(_make_request("finalize_block"))
+    assert len(_read(blocks.writes)) == 1
+    mempool.data_received(FLUSH)
+    assert len(_read(checks.writes)) == TURN_REQUESTS, "nobody is served out of turn"
+    for turn in (2, 3):
+        await asyncio.sleep(0)
+        assert len(_read(checks.writes)) == turn * TURN_REQUESTS
+    await asyncio.sleep(0)
+    assert [answer.WhichOneof("value") for answer in _read(checks.writes)][-2:] == ["check_tx", "flush"]
+    assert len(_read(checks.writes)) == 3 * TURN_REQUESTS + 2
+
+
+async def test_reading_pauses_while_too_much_waits() -> None:
+    failures: list[BaseException] = []
+    protocol = AbciProtocol(EchoingApplication(), failures.append)
+    transport = PausableTransport()
+    protocol.connection_made(transport)
+    check = encode_frame(pb.Request(check_tx=pb.RequestCheckTx(tx=bytes(1 << 15))).SerializeToString())
+    number = MAX_WAITING_BYTES // len(check) + 2 * TURN_REQUESTS
+    protocol.data_received(check * number)
+    assert transport.is_reading_paused
+    for _ in range(number // TURN_REQUESTS + 1):
+        await asyncio.sleep(0)
+    assert len(_read(transport.writes)) == number
+    assert not transport.is_reading_paused
+    assert not failures

@@ -186,6 +186,8 @@ def test_no_signature_is_verified_twice(driver: Driver, alice: Any, monkeypatch:
     driver.application.process_process_proposal(pb.RequestProcessProposal(txs=proposal, height=1))
     driver.block(proposal)
     assert len(calls) == 4
+    assert not driver.application._verdicts._verdicts, "what was executed is not kept"
+    assert driver.application._verdicts._num_bytes == 0
 
 
 def test_verdict_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,14 @@ def test_money_goes_where_the_receipt_says(chain: Chain) -> None:
     assert get_supply(chain.state) == supply - receipt.gas_used * GWEI
 
 
+def test_a_call_without_gas_to_run_fails_and_moves_nothing(chain: Chain) -> None:
+    """It is no transfer: the code is reached and has nothing to run on."""
+    address = chain.deploy(ADDER)
+    receipt = chain.send(address, value=7, gas=21_000)
+    assert (receipt.status, receipt.gas_used) == (0, 21_000)
+    assert accounts.get_balance(chain.state, address) == 0
+
+
 def test_self_destruction_burns_what_it_keeps(chain: Chain, solidity: dict[str, Any]) -> None:
     scenarios = chain.deploy(bytecode(solidity["Scenarios"]), value=1_000)
     supply = get_supply(chain.state)
