@@ -32,7 +32,8 @@ from chain.core import rlp
 from chain.core.evm.addresses import compute_create_address
 from chain.core.hashing import keccak256
 from chain.home import Addresses, compute_evm_chain_id, create_home
-from chain.supervisor import fetch_status, find_free_port
+from chain.ports import find_free_port
+from chain.supervisor import fetch_status
 
 NUM_TRANSACTIONS = 20_000
 NUM_SENDERS = 200

@@ -1,17 +1,20 @@
 """A node's directory: what lies where, and whether application and core agree before they are started.
 
-``config`` and ``data`` are CometBFT's, ``app`` is the chain's LMDB, ``logs`` has one file a process, and
-``run.json`` says where the running node listens.
+``config`` and ``data`` are CometBFT's, ``app`` is the chain's LMDB, ``logs/node.log`` is what all its processes say,
+``run.json`` says where the running node listens, and ``node.lock`` is held while it runs.
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -36,6 +39,9 @@ from chain.store import Reader, StoreError, StoreMissing
 
 ADDRESS_BYTES = 20
 """Of an account."""
+
+LOCK_NAME = "node.lock"
+"""Held by the supervisor while it lives."""
 
 FIRST_EVM_CHAIN_ID = 1_000_000
 """Devnets take ids from here on, far from the registered ones."""
@@ -95,6 +101,15 @@ class AppAheadOfCore(HomeError):
             f"{home}/app is at height {app_height}, CometBFT only at {core_height}: its data is from an older backup; "
             f"next: remove {home}/app, and the blocks are replayed from 1"
         )
+
+
+class NodeRuns(HomeError):
+    """A node of this home runs already."""
+
+    def __init__(self, home: Path, pid: int) -> None:
+        """Keep its process."""
+        super().__init__(f"the node of {home} runs (process {pid}); next: stop it first: kill {pid}")
+        self.pid = pid
 
 
 class AddressInUse(HomeError):
@@ -283,6 +298,33 @@ def check_agreement(home: Path) -> None:
     validators = [validator["address"] for validator in genesis["validators"]]
     if validators == [load_keys(home).validator_address] and app_height > load_signed_height(home):
         raise AppAheadOfCore(home, load_signed_height(home), app_height)
+
+
+@contextmanager
+def hold_home(home: Path) -> Iterator[None]:
+    """Own a home while the block runs: two nodes of one home would destroy it; raises NodeRuns."""
+    descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise NodeRuns(home, int(os.pread(descriptor, 32, 0).decode() or "0")) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def find_supervisor(home: Path) -> int | None:
+    """Return the process that holds a home, None where no node of it runs."""
+    if not (home / LOCK_NAME).exists():
+        return None
+    try:
+        with hold_home(home):
+            return None
+    except NodeRuns as error:
+        return error.pid
 
 
 def save_listening(home: Path, listening: Listening) -> None:

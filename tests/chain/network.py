@@ -17,9 +17,9 @@ from real_node import Node, wait_until
 
 from chain.cometbft import Timing
 from chain.home import Addresses, create_network
+from chain.ports import find_free_ports
 from chain.settings import NodeSettings, save_settings
 from chain.store import Reader
-from chain.supervisor import find_free_ports
 
 MORE_BLOCKS = 4
 _READ_BYTES = 1 << 16

@@ -24,8 +24,8 @@ from chain.abci.wire import FrameReader
 from chain.cometbft import Timing, find_cometbft
 from chain.core.genesis import process_genesis
 from chain.home import Addresses, create_home
+from chain.ports import find_free_port
 from chain.store import Store
-from chain.supervisor import find_free_port
 
 OUTPUT = Path(__file__).parents[1] / "vectors" / "cometbft_frames.json"
 ROOT = Path(__file__).parents[2]

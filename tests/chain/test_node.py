@@ -26,7 +26,7 @@ from chain.abci.wire import encode_frame
 from chain.cometbft import CometBftMissing, Timing, find_cometbft
 from chain.core.hashing import keccak256
 from chain.home import Addresses, create_network
-from chain.supervisor import find_free_port, find_free_ports
+from chain.ports import find_free_port, find_free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -78,7 +78,7 @@ def test_crash_in_a_block_loses_nothing(point: str, make_node: Callable[..., Nod
         wait_until(lambda raw=raw: _try_send(node, raw), "the transaction is taken")
     wait_until(lambda: all(node.find(raw) for raw in raws), "all three executed")
     node.wait_for_height(8)
-    log = (node.home / "logs" / "abci.log").read_text()
+    log = (node.home / "logs" / "node.log").read_text()
     assert log.count("ABCI listens") == 2
     node.check_core_agrees()
     assert node.stop() == 0
@@ -88,7 +88,7 @@ def test_crash_in_a_block_loses_nothing(point: str, make_node: Callable[..., Nod
 
 def _read_log(node: Node) -> str:
     """Return what tells a restart: the application's log has two starts."""
-    text = (node.home / "logs" / "abci.log").read_text()
+    text = (node.home / "logs" / "node.log").read_text()
     return "starting again" if text.count("ABCI listens") > 1 else ""
 
 

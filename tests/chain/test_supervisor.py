@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +13,11 @@ from typing import Any
 import pytest
 
 from chain import supervisor
-from chain.supervisor import ChildFailed, NodePlan, Pause, Supervisor
+from chain.child import Child, ChildFailed
+from chain.home import NodeRuns, find_supervisor, hold_home
+from chain.node_log import NodeLog
+from chain.supervisor import NodePlan, Pause, Supervisor
+from contracts.bindings.failures import describe_failure
 
 
 def _make(tmp_path: Path) -> Supervisor:
@@ -25,7 +32,7 @@ def test_rpc_that_dies_for_ever_never_ends_the_validator(tmp_path: Path, monkeyp
 
     def start() -> None:
         starts.append(now[0])
-        node._rpc = SimpleNamespace(name="rpc", exit_code=-11, log_path=tmp_path / "rpc.log")
+        node._rpc = SimpleNamespace(name="rpc", exit_code=-11)
 
     node._start_rpc = start
     start()
@@ -47,8 +54,92 @@ def test_pause_is_forgotten_after_the_window() -> None:
 
 def test_consensus_that_dies_for_ever_is_given_up(tmp_path: Path) -> None:
     node: Any = _make(tmp_path)
-    dead = SimpleNamespace(name="abci", exit_code=1, log_path=tmp_path / "abci.log")
+    dead = SimpleNamespace(name="abci", exit_code=1, read_tail=lambda: "error: disk full; next: free some")
     for _ in range(supervisor.MAX_RESTARTS):
         node._count_restart(dead)
-    with pytest.raises(ChildFailed, match="after 5 restarts"):
+    with pytest.raises(ChildFailed, match="after 5 restarts") as failed:
         node._count_restart(dead)
+    said = describe_failure(failed.value).splitlines()
+    assert said[-2:] == [
+        "error: disk full, next: free some",
+        f"next:  read {tmp_path}/logs/node.log; `chain-node doctor --home {tmp_path}` looks for the usual causes",
+    ]
+
+
+def test_consensus_is_restarted_at_growing_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node: Any = _make(tmp_path)
+    now = [1_000.0]
+    starts: list[float] = []
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def start() -> None:
+        starts.append(now[0])
+        node._app = SimpleNamespace(name="abci", exit_code=1, stop=lambda: None, read_tail=lambda: "it ended")
+
+    def drive() -> None:
+        while now[0] < 2_000.0:
+            node._restart_what_ended()
+            now[0] += 0.05
+
+    node._start_consensus = start
+    start()
+    with pytest.raises(ChildFailed):
+        drive()
+    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    assert len(starts) == 1 + supervisor.MAX_RESTARTS
+    assert gaps == pytest.approx([0.0, 0.5, 1.0, 2.0, 4.0], abs=0.15)
+
+
+def test_one_node_a_home(tmp_path: Path) -> None:
+    with hold_home(tmp_path):
+        assert find_supervisor(tmp_path) == os.getpid()
+        with pytest.raises(NodeRuns, match=f"runs .process {os.getpid()}.; next: stop it first"), hold_home(tmp_path):
+            pass
+    assert find_supervisor(tmp_path) is None
+
+
+def test_output_of_a_child_is_in_the_log_and_in_its_tail(tmp_path: Path) -> None:
+    node_log = NodeLog(tmp_path / "logs" / "node.log")
+    program = "import sys; print('out'); print('err', file=sys.stderr); print('h\u00e9', 'x' * 100_000); sys.exit(3)"
+    child = Child("abci", [sys.executable, "-X", "utf8", "-c", program], node_log)
+    deadline = time.monotonic() + 20
+    while child.exit_code is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert child.exit_code == 3
+    assert {"out", "err", "hé " + "x" * 100_000} == set(child.read_tail().splitlines())
+    node_log.write("node", "after it")
+    node_log.close()
+    lines = (tmp_path / "logs" / "node.log").read_text().splitlines()
+    assert sorted(lines[:2]) == ["abci     | err", "abci     | out"] or "abci     | out" in lines
+    assert lines[-1] == "node     | after it"
+
+
+def test_log_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
+    node_log = NodeLog(tmp_path / "node.log", max_bytes=1_000, num_kept=2)
+    for index in range(100):
+        node_log.write("cometbft", f"line {index:03d} " + "x" * 20)
+    node_log.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["node.log", "node.log.1", "node.log.2"]
+    assert all(path.stat().st_size <= 1_000 for path in tmp_path.iterdir())
+    kept = "".join((tmp_path / name).read_text() for name in ("node.log.2", "node.log.1", "node.log"))
+    numbers = [int(line.split()[3]) for line in kept.splitlines()]
+    assert numbers == list(range(numbers[0], 100))
+
+
+def test_full_disk_drops_lines_and_says_how_many(tmp_path: Path) -> None:
+    node_log: Any = NodeLog(tmp_path / "node.log")
+    node_log.write("rpc", "before")
+    whole = node_log._file
+    with open("/dev/full", "ab", buffering=0) as full:
+        node_log._file = full
+        for _ in range(3):
+            node_log.write("rpc", "lost")
+    node_log._file = whole
+    node_log.write("rpc", "after")
+    node_log.close()
+    assert (tmp_path / "node.log").read_text().splitlines() == [
+        "rpc      | before",
+        "node     | 3 lines could not be written",
+        "rpc      | after",
+    ]

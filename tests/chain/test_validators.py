@@ -26,9 +26,9 @@ from chain.core.light import BlockId, Commit, CommitVote, LightError, encode_vot
 from chain.core.types import Address
 from chain.home import load_genesis
 from chain.light_client import CometBftSource, LightClient, read_moment
+from chain.ports import find_free_port
 from chain.settings import NodeSettings
 from chain.store import Reader
-from chain.supervisor import find_free_port
 from chain.verified_reads import read_account
 
 pytestmark = pytest.mark.integration

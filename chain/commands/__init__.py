@@ -1,0 +1,1 @@
+"""What `chain-node` can do, a module an idea; `chain.cli` puts them together."""

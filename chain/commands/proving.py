@@ -1,0 +1,73 @@
+"""``chain-node verify`` and ``validator-proof``: what is believed because it is signed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chain.commands.options import DEFAULT_HOME, Home, Json, parse_account
+from chain.home import sign_registration
+
+
+def verify_read(
+    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL of a node; several must agree on the genesis.")],
+    address: Annotated[str, typer.Option(help="Account to read.")] = "",
+    run: Annotated[int, typer.Option(help="Training run to read.")] = 0,
+    genesis: Annotated[Path | None, typer.Option(help="genesis.json you trust; by default the nodes' word.")] = None,
+    trust_height: Annotated[int, typer.Option(help="Or: a block you trust.")] = 0,
+    trust_hash: Annotated[str, typer.Option(help="Its hash, hex.")] = "",
+    json_output: Json = False,
+) -> None:
+    """Read the state so that no node has to be trusted: proofs, headers, and the validators' signatures."""
+    from chain.verified_reads import connect, load_genesis_file, read_account, read_run
+
+    client = connect(
+        chain,
+        genesis=load_genesis_file(genesis) if genesis is not None else None,
+        trust_height=trust_height,
+        trust_hash=trust_hash,
+    )
+    document: dict[str, Any] = {"chain_id": client.chain_id}
+    if address:
+        account = read_account(client, parse_account(address))
+        document.update(address=address, nonce=account.nonce, balance_wei=str(account.balance), height=account.height)
+    if run:
+        found = read_run(client, run)
+        document.update(
+            run=run,
+            state=found.run.state.name,
+            num_settled=found.run.num_settled,
+            head_root=found.run.head_root.hex(),
+            certified_version=found.run.certified_version,
+            height=found.height,
+        )
+    if not address and not run:
+        raise typer.BadParameter("say what to read: --address or --run")
+    header = client.trusted.header
+    document.update(verified_by_header=header.height, num_validators=len(client.trusted.validators))
+    if json_output:
+        print(json.dumps(document))
+        return
+    for key, value in document.items():
+        print(f"{key.replace('_', ' '):>18}  {value}")
+    if genesis is None and not trust_hash:
+        print(f"trusting the genesis that {', '.join(chain)} told: keep genesis.json and give --genesis next time")
+
+
+def make_validator_proof(
+    operator: Annotated[str, typer.Option(help="Address of the account that shall hold bond and fees.")],
+    home: Home = DEFAULT_HOME,
+    json_output: Json = False,
+) -> None:
+    """Sign with the validator's key whose it is: the arguments of Staking.registerValidator."""
+    key, proof = sign_registration(home, parse_account(operator))
+    if json_output:
+        print(json.dumps({"key": "0x" + key.hex(), "proof": "0x" + proof.hex()}))
+        return
+    print(f"  key  0x{key.hex()}\nproof  0x{proof.hex()}")
+    print(
+        f"send them from {operator}: Staking (0x..1002) registerValidator(key, proof), the value is added to the bond"
+    )
