@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from importlib.resources import files
@@ -17,6 +17,10 @@ from web3 import Web3
 from web3.exceptions import ContractCustomError
 from web3.logs import DISCARD
 from web3.middleware import SignAndSendRawMiddlewareBuilder
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from schemas import FULL_BLOCK, LOG, PROOF, RECEIPT, TRANSACTION, check
 
 from chain.core import accounts
 from chain.core.evm.layout import slot_key
@@ -31,55 +35,6 @@ BOUNTY = json.loads((Path(__file__).resolve().parents[2] / "contracts/examples/B
 COUNTER = "0x600b600c600039600b6000f35f5460010180805f55a0" + "00"
 """Initcode: counts its calls in slot 0; each call logs nothing of use."""
 NUM_BLOCKS = 3
-
-QUANTITY = re.compile(r"0x(0|[1-9a-f][0-9a-f]*)$")
-DATA = re.compile(r"0x([0-9a-f]{2})*$")
-HASH = re.compile(r"0x[0-9a-f]{64}$")
-ADDRESS = re.compile(r"0x[0-9a-f]{40}$")
-BLOOM = re.compile(r"0x[0-9a-f]{512}$")
-NONCE = re.compile(r"0x[0-9a-f]{16}$")
-
-BLOCK_SHAPE: dict[str, Any] = {
-    "number": QUANTITY, "hash": HASH, "parentHash": HASH, "nonce": NONCE, "mixHash": HASH, "sha3Uncles": HASH,
-    "logsBloom": BLOOM, "transactionsRoot": HASH, "stateRoot": HASH, "receiptsRoot": HASH, "miner": ADDRESS,
-    "difficulty": QUANTITY, "extraData": DATA, "size": QUANTITY, "gasLimit": QUANTITY, "gasUsed": QUANTITY,
-    "timestamp": QUANTITY, "baseFeePerGas": QUANTITY, "transactions": list, "uncles": list,
-}  # fmt: skip
-TRANSACTION_SHAPE: dict[str, Any] = {
-    "hash": HASH, "type": QUANTITY, "chainId": QUANTITY, "nonce": QUANTITY, "from": ADDRESS, "to": ADDRESS,
-    "value": QUANTITY, "input": DATA, "gas": QUANTITY, "gasPrice": QUANTITY, "maxFeePerGas": QUANTITY,
-    "maxPriorityFeePerGas": QUANTITY, "accessList": list, "yParity": QUANTITY, "v": QUANTITY, "r": QUANTITY,
-    "s": QUANTITY, "blockHash": HASH, "blockNumber": QUANTITY, "transactionIndex": QUANTITY,
-}  # fmt: skip
-RECEIPT_SHAPE: dict[str, Any] = {
-    "transactionHash": HASH, "transactionIndex": QUANTITY, "blockHash": HASH, "blockNumber": QUANTITY,
-    "from": ADDRESS, "to": ADDRESS, "type": QUANTITY, "status": QUANTITY, "gasUsed": QUANTITY,
-    "cumulativeGasUsed": QUANTITY, "effectiveGasPrice": QUANTITY, "contractAddress": ADDRESS, "logs": list,
-    "logsBloom": BLOOM,
-}  # fmt: skip
-LOG_SHAPE: dict[str, Any] = {
-    "address": ADDRESS, "topics": list, "data": DATA, "blockNumber": QUANTITY, "blockHash": HASH,
-    "blockTimestamp": QUANTITY, "transactionHash": HASH, "transactionIndex": QUANTITY, "logIndex": QUANTITY,
-    "removed": bool,
-}  # fmt: skip
-PROOF_SHAPE: dict[str, Any] = {
-    "address": ADDRESS, "balance": QUANTITY, "codeHash": HASH, "nonce": QUANTITY, "storageHash": HASH,
-    "accountProof": list, "storageProof": list, "blockNumber": QUANTITY,
-}  # fmt: skip
-"""Fields of Ethereum's execution-apis schemas (Block, Transaction1559, ReceiptInfo, Log, AccountProof) as this chain
-has them: no blobs, no withdrawals, no beacon chain; the proof adds ``blockNumber``."""
-
-
-def check_shape(shown: dict[str, Any], shape: dict[str, Any], *, may_be_null: tuple[str, ...] = ()) -> None:
-    """Every field of the schema is there and well-formed, and no other."""
-    assert set(shown) == set(shape)
-    for name, wanted in shape.items():
-        if name in may_be_null and shown[name] is None:
-            continue
-        if isinstance(wanted, re.Pattern):
-            assert wanted.match(shown[name]), (name, shown[name])
-        else:
-            assert isinstance(shown[name], wanted), (name, shown[name])
 
 
 @pytest.fixture
@@ -171,16 +126,16 @@ def test_views_of_a_creation_have_the_shapes_of_the_schemas(w3: Web3, solo: Any)
     called = _wait(w3, w3.eth.send_transaction({"to": contract}))
     ask = _asker(solo.url)
     block = ask("eth_getBlockByNumber", hex(receipt["blockNumber"]), True)
-    check_shape(block, BLOCK_SHAPE)
+    check(block, FULL_BLOCK)
     (transaction,) = block["transactions"]
-    check_shape(transaction, TRANSACTION_SHAPE, may_be_null=("to",))
+    check(transaction, TRANSACTION)
     assert transaction["accessList"] == [{"address": TRAINING, "storageKeys": ["0x" + "01" * 32]}]
     assert transaction["to"] is None
     shown = ask("eth_getTransactionReceipt", "0x" + receipt["transactionHash"].hex())
-    check_shape(shown, RECEIPT_SHAPE, may_be_null=("to",))
+    check(shown, RECEIPT)
     shown = ask("eth_getTransactionReceipt", "0x" + called["transactionHash"].hex())
-    check_shape(shown, RECEIPT_SHAPE, may_be_null=("contractAddress",))
-    check_shape(shown["logs"][0], LOG_SHAPE)
+    check(shown, RECEIPT)
+    check(shown["logs"][0], LOG)
     assert shown["logs"] == ask("eth_getLogs", {"address": contract, "fromBlock": hex(called["blockNumber"])})
     assert ask("eth_getStorageAt", contract, "0x0", "latest") == "0x" + "00" * 31 + "01"
     assert ask("eth_getStorageAt", contract, "0x" + "00" * 32, "latest") == "0x" + "00" * 31 + "01"
@@ -202,7 +157,7 @@ def test_proofs_check_against_the_state_root(w3: Web3, solo: Any) -> None:
     _wait(w3, w3.eth.send_transaction({"to": contract}))
     ask = _asker(solo.url)
     proven = ask("eth_getProof", contract, ["0x0", "0x7"], "latest")
-    check_shape(proven, PROOF_SHAPE)
+    check(proven, PROOF)
     root = bytes.fromhex(ask("eth_getBlockByNumber", proven["blockNumber"], False)["stateRoot"][2:])
     assert proven["storageHash"] == "0x" + root.hex()
     address = bytes.fromhex(contract[2:])

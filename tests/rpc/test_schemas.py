@@ -1,0 +1,238 @@
+"""Every method's answers against the table of shapes, and what is unknown is null."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eth_account import Account
+from eth_utils.address import to_checksum_address
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from schemas import (
+    ACCESS_LIST,
+    ADDRESS,
+    ANY_TRANSACTION,
+    BLOCK,
+    DATA,
+    DECIMAL,
+    FEE_HISTORY,
+    FULL_BLOCK,
+    HASH,
+    LEGACY_TRANSACTION,
+    LISTED_TRANSACTION,
+    LOG,
+    PROOF,
+    QUANTITY,
+    RECEIPT,
+    TRANSACTION,
+    check,
+    find_fault,
+)
+
+from chain.core.hashing import keccak256
+from chain.rpc.dispatch import READ_METHODS, UPSTREAM_METHODS
+
+STAKING = "0x0000000000000000000000000000000000001002"
+NOBODY = to_checksum_address("0x" + "aa" * 20)
+NO_HASH = "0x" + "ab" * 32
+FAR = "0xffffff"
+LISTED = {"address": NOBODY, "storageKeys": [NO_HASH]}
+
+
+def ask(url: str, method: str, *params: Any) -> Any:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.loads(response.read())
+
+
+def result(url: str, method: str, *params: Any) -> Any:
+    answer = ask(url, method, *params)
+    assert "error" not in answer, (method, params, answer)
+    return answer["result"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is there to ask for."""
+
+    url: str
+    block_hash: str
+    block: str
+    """Number."""
+    transaction: str
+    index: str
+    log_filter: str
+    block_filter: str
+    raw: str
+    """A signed transaction that was not sent yet."""
+
+
+@pytest.fixture
+def known(solo: Any) -> Known:
+    """A block with a transaction that has a log, and filters made before it."""
+    log_filter = result(solo.url, "eth_newFilter", {"address": STAKING})
+    block_filter = result(solo.url, "eth_newBlockFilter")
+    sent = "0x" + solo.faucet.send("Staking", "bond", value=1).transaction_hash.hex()
+    receipt = result(solo.url, "eth_getTransactionReceipt", sent)
+    account = Account.create()
+    solo.faucet.transfer(account.address, 10**18)
+    transfer = {"to": NOBODY, "value": 0, "gas": 21_000, "gasPrice": 10**9, "nonce": 0, "chainId": 4242}
+    return Known(
+        url=solo.url,
+        block_hash=receipt["blockHash"],
+        block=receipt["blockNumber"],
+        transaction=sent,
+        index=receipt["transactionIndex"],
+        log_filter=log_filter,
+        block_filter=block_filter,
+        raw="0x" + account.sign_transaction(transfer).raw_transaction.hex(),
+    )
+
+
+def table(k: Known) -> dict[str, list[tuple[list[Any], Any]]]:
+    """By method: parameters, and the shape of the answer."""
+    view = {"to": STAKING, "data": "0x" + selector("totalBonded()")}
+    call = {"to": NOBODY, "value": "0x0"}
+    unknown = [([NO_HASH], None)]
+    return {
+        "web3_clientVersion": [([], str)],
+        "web3_sha3": [(["0x68656c6c6f"], HASH)],
+        "net_version": [([], DECIMAL)],
+        "net_listening": [([], bool)],
+        "net_peerCount": [([], QUANTITY)],
+        "eth_chainId": [([], QUANTITY)],
+        "eth_syncing": [([], bool)],
+        "eth_accounts": [([], [ADDRESS])],
+        "eth_blockNumber": [([], QUANTITY)],
+        "eth_gasPrice": [([], QUANTITY)],
+        "eth_maxPriorityFeePerGas": [([], QUANTITY)],
+        "eth_feeHistory": [(["0x4", "latest", [25, 75]], FEE_HISTORY), ([4, "latest"], FEE_HISTORY)],
+        "eth_getBalance": [([STAKING, "latest"], QUANTITY), ([NOBODY], QUANTITY)],
+        "eth_getTransactionCount": [([NOBODY, tag], QUANTITY) for tag in ("latest", "pending")],
+        "eth_getCode": [([STAKING, "latest"], DATA), ([NOBODY, "latest"], DATA)],
+        "eth_getStorageAt": [([STAKING, "0x0", "latest"], HASH)],
+        "eth_getProof": [([STAKING, ["0x0"], "latest"], PROOF)],
+        "eth_call": [([call, "latest"], DATA), ([view, "latest"], DATA)],
+        "eth_estimateGas": [([call], QUANTITY), ([call, "latest"], QUANTITY)],
+        "eth_createAccessList": [([call, "latest"], {"accessList": ACCESS_LIST, "gasUsed": QUANTITY, "error?": str})],
+        "eth_getBlockByNumber": [
+            ([k.block, False], BLOCK),
+            ([k.block, True], FULL_BLOCK),
+            *[([tag, False], BLOCK) for tag in ("earliest", "latest", "safe", "finalized", "pending")],
+            ([FAR, False], None),
+        ],
+        "eth_getBlockByHash": [
+            ([k.block_hash, False], BLOCK), ([k.block_hash, True], FULL_BLOCK), ([NO_HASH, True], None),
+        ],
+        "eth_getBlockReceipts": [([k.block], [RECEIPT]), ([k.block_hash], [RECEIPT]), ([FAR], None), ([NO_HASH], None)],
+        "eth_getBlockTransactionCountByNumber": [([k.block], QUANTITY), ([FAR], None)],
+        "eth_getBlockTransactionCountByHash": [([k.block_hash], QUANTITY), *unknown],
+        "eth_getUncleCountByBlockNumber": [([k.block], QUANTITY), ([FAR], None)],
+        "eth_getUncleCountByBlockHash": [([k.block_hash], QUANTITY), *unknown],
+        "eth_getUncleByBlockNumberAndIndex": [([k.block, "0x0"], None)],
+        "eth_getUncleByBlockHashAndIndex": [([k.block_hash, "0x0"], None)],
+        "eth_getTransactionByHash": [([k.transaction], TRANSACTION), *unknown],
+        "eth_getTransactionReceipt": [([k.transaction], RECEIPT), *unknown],
+        "eth_getTransactionByBlockNumberAndIndex": [
+            ([k.block, k.index], ANY_TRANSACTION), ([k.block, "0x63"], None), ([FAR, "0x0"], None),
+        ],
+        "eth_getTransactionByBlockHashAndIndex": [
+            ([k.block_hash, k.index], ANY_TRANSACTION), ([k.block_hash, "0x63"], None), ([NO_HASH, "0x0"], None),
+        ],
+        "eth_getLogs": [([{"fromBlock": k.block, "toBlock": k.block}], [LOG]), ([{"blockHash": k.block_hash}], [LOG])],
+        "eth_newFilter": [([{"address": STAKING, "topics": [None, [NO_HASH]]}], QUANTITY)],
+        "eth_newBlockFilter": [([], QUANTITY)],
+        "eth_getFilterChanges": [([k.log_filter], [LOG]), ([k.block_filter], [HASH])],
+        "eth_getFilterLogs": [([k.log_filter], [LOG])],
+        "eth_uninstallFilter": [([k.block_filter], bool), (["0x1"], bool)],
+        "eth_sendRawTransaction": [([k.raw], HASH)],
+    }  # fmt: skip
+
+
+def test_every_method_answers_in_its_shape(known: Known) -> None:
+    checked = table(known)
+    ours = {"archipelago_consensus"}  # CometBFT's own answers, in CometBFT's shapes
+    tracing = {"debug_traceTransaction"}  # test_traces
+    assert set(checked) == {*READ_METHODS, *UPSTREAM_METHODS} - ours - tracing
+    for method, cases in checked.items():
+        for params, shape in cases:
+            fault = find_fault(result(known.url, method, *params), shape, "result")
+            assert fault is None, f"{method}{params}: {fault}"
+
+
+def test_lists_that_were_checked_were_not_empty(known: Known) -> None:
+    assert len(result(known.url, "eth_getFilterChanges", known.log_filter)) == 1
+    assert len(result(known.url, "eth_getFilterChanges", known.block_filter)) >= 1
+    assert result(known.url, "eth_getFilterChanges", known.log_filter) == []
+    assert len(result(known.url, "eth_getBlockReceipts", known.block)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ({"gasPrice": 10**9}, LEGACY_TRANSACTION),
+        ({"type": 1, "gasPrice": 10**9, "accessList": [LISTED]}, LISTED_TRANSACTION),
+        ({"type": 2, "maxFeePerGas": 2 * 10**9, "maxPriorityFeePerGas": 5}, TRANSACTION),
+    ],
+)  # fmt: skip
+def test_each_type_of_transaction_has_its_fields(solo: Any, kind: dict[str, Any], shape: Any) -> None:
+    account = Account.create()
+    solo.faucet.transfer(account.address, 10**18)
+    signed = account.sign_transaction({"to": NOBODY, "value": 1, "gas": 90_000, "nonce": 0, "chainId": 4242, **kind})
+    sent = result(solo.url, "eth_sendRawTransaction", "0x" + signed.raw_transaction.hex())
+    shown = result(solo.url, "eth_getTransactionByHash", sent)
+    check(shown, shape)
+    assert shown["type"] == hex(kind.get("type", 0))
+    receipt = result(solo.url, "eth_getTransactionReceipt", sent)
+    check(receipt, RECEIPT)
+    assert receipt["type"] == shown["type"]
+    assert receipt["effectiveGasPrice"] == shown["gasPrice"]
+
+
+def test_the_suggested_tip_is_what_others_paid(solo: Any) -> None:
+    account = Account.create()
+    solo.faucet.transfer(account.address, 10**18)
+    assert result(solo.url, "eth_gasPrice") >= hex(10**9)
+    solo.chain.mine(20)
+    assert result(solo.url, "eth_maxPriorityFeePerGas") == "0x0", "no transaction in 20 blocks"
+    for nonce, tip in enumerate((7, 9, 11)):
+        fields = {"type": 2, "maxFeePerGas": 2 * 10**9, "maxPriorityFeePerGas": tip, "nonce": nonce}
+        signed = account.sign_transaction({"to": NOBODY, "value": 1, "gas": 21_000, "chainId": 4242, **fields})
+        result(solo.url, "eth_sendRawTransaction", "0x" + signed.raw_transaction.hex())
+    assert result(solo.url, "eth_maxPriorityFeePerGas") == "0x9"
+    assert result(solo.url, "eth_gasPrice") == hex(10**9 + 9)
+    solo.chain.mine(20)
+    assert result(solo.url, "eth_maxPriorityFeePerGas") == "0x0"
+
+
+def test_a_view_is_answered_anew_at_each_block_and_for_each_caller(solo: Any) -> None:
+    view = {"to": STAKING, "data": "0x" + selector("bondOf(address)") + "00" * 12 + solo.faucet.address[2:].lower()}
+    before = result(solo.url, "eth_call", view, "latest")
+    assert result(solo.url, "eth_call", view, "latest") == before
+    solo.faucet.send("Staking", "bond", value=3)
+    assert int(result(solo.url, "eth_call", view, "latest"), 16) == int(before, 16) + 3
+    assert (
+        ask(solo.url, "eth_call", {**view, "value": "0x1", "from": solo.faucet.address}, "latest")["error"]["code"] == 3
+    )
+    assert ask(solo.url, "eth_call", view, "0x0")["error"]["code"] == -32000
+    assert ask(solo.url, "eth_call", {**view, "gas": "0x5208"}, "latest")["error"]["code"] == -32000
+
+
+def test_overrides_are_refused_and_not_ignored(solo: Any) -> None:
+    for params in ([{"0x" + "00" * 20: {"balance": "0x1"}}], [None, {"number": "0x1"}]):
+        answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", *params)
+        assert answer["error"]["code"] == -32602
+        assert "overrides are not supported" in answer["error"]["message"]
+    assert result(solo.url, "eth_call", {"to": NOBODY}, "latest", {}) == "0x"
+
+
+def selector(signature: str) -> str:
+    return keccak256(signature.encode())[:4].hex()
