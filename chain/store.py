@@ -487,6 +487,18 @@ class _ArchiveState(_SnapshotState):
         return value
 
 
+def read_map_usage(directory: Path) -> tuple[int, int]:
+    """Return (bytes in use, bytes of the map) of a database that this process has not open; raises StoreMissing."""
+    if not (directory / "data.mdb").exists():
+        raise StoreMissing(directory)
+    env = lmdb.open(str(directory), readonly=True, map_size=0, max_readers=_MAX_READERS)  # 0: as the writer chose it
+    try:
+        info = env.info()
+        return (info["last_pgno"] + 1) * env.stat()["psize"], info["map_size"]
+    finally:
+        env.close()
+
+
 def iterate_all(state: Base) -> Iterator[tuple[bytes, bytes]]:
     """Yield every pair of the state, ascending; keys begin with an ASCII prefix."""
     return state.iterate(b"\x00", b"\xff")
