@@ -19,7 +19,7 @@ def parse_tokens(text: str) -> int:
     """
     match = _TOKENS.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no amount: expected tokens such as 1 or 0.25")
+        raise ValueError(f"{text!r} is no amount: expected tokens; next: write it as 1 or 0.25")
     return int(match.group(1)) * WEI_PER_TOKEN + int((match.group(2) or "").ljust(18, "0"))
 
 

@@ -166,7 +166,7 @@ def load_catalogue(path: Path) -> dict[int, Kept]:
         items = json.loads(path.read_text(encoding="utf-8"))["checkpoints"]
         found = [_decode(item) for item in items]
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidRetention(f"{path} is no catalogue: {error}; move it away to begin anew") from error
+        raise InvalidRetention(f"{path} is no catalogue: {error}; next: move it away to begin anew") from error
     return {kept.version: kept for kept in found}
 
 

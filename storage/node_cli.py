@@ -18,14 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import BindingError
+from contracts.bindings.errors import BindingError, ContractError
 from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
+from contracts.bindings.types import StorageNodeState
 from da.protocol import STATUS_PATH
 from storage.amounts import format_wei, parse_tokens
 from storage.core.accusation import AccusationPolicy
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
+from storage.core.leaving import explain_bond
 from storage.node.config import NodeConfig
 from storage.node.doctor import diagnose
 from storage.node.engine import StoreEngine
@@ -33,7 +35,6 @@ from storage.node.homes import lock_home
 from storage.node.keys import load_or_create_receipt_key
 from storage.node.rpc import RpcChain, RpcChallenges, RpcRegistration
 from storage.node.service import open_shelf, run_node
-from storage.node.status import NEVER
 from storage.node.trace import FileTrace
 from storage.sizes import format_size, parse_size
 
@@ -142,7 +143,11 @@ def status(
         value = _fetch_status(url)
     except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
         _fail(
-            StorageError(f"{url} gave no status: {error}; is storage-node start running there?"), NOT_REACHED, as_json
+            StorageError(
+                f"{url} gave no status: {error}; next: give its --url, or: is storage-node start running there?"
+            ),
+            NOT_REACHED,
+            as_json,
         )
     if as_json:
         print(json.dumps(value))
@@ -157,7 +162,7 @@ def retire(
     take_bond: Annotated[bool, typer.Option("--take-bond", help="Take the bond back, once it is free.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take no new seat from the next epoch on; with --take-bond, end for good."""
+    """Take no new seat from the next epoch on; with --take-bond, end for good. Says when the bond comes back."""
     client = ChainClient(chain)
     try:
         sender = Sender(client, load_key(key_file))
@@ -166,10 +171,10 @@ def retire(
             amount = int(outcome.event("NodeBondWithdrawn").fields["amount"])
             _say({"event": "bond taken back", "amount": format_wei(amount)}, as_json)
             return
-        sender.send("Storage", "retireNode")
-        account = client.storage.node_account(sender.address)
-        free = "not known yet" if account.free_height == NEVER else str(account.free_height)
-        _say({"event": "retiring", "bond": format_wei(account.bond), "bond_free_at_height": free}, as_json)
+        _retire(client, sender)
+        _say({"event": "retiring", **_get_outlook(client, sender.address)}, as_json)
+    except ContractError as error:
+        _fail(_explain_lock(error, client, address_of(load_key(key_file))), FAILED, as_json)
     except (BindingError, OSError) as error:
         _fail(error, FAILED, as_json)
     finally:
@@ -185,16 +190,25 @@ def drain(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Retire and watch what is still kept; the node must run until then, or it is slashed."""
-    retire(chain, key_file, take_bond=False, as_json=as_json)
-    while True:
-        try:
-            space = _fetch_status(url)["space"]
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            _fail(StorageError(f"{url} gave no status: {error}; a draining node must run"), NOT_REACHED, as_json)
-        _say({"event": "draining", "shards": str(space["num_shards"]), "bytes": str(space["used_bytes"])}, as_json)
-        if not wait or space["num_shards"] == 0:
-            return
-        time.sleep(DRAIN_SECONDS)
+    client = ChainClient(chain)
+    try:
+        sender = Sender(client, load_key(key_file))
+        _retire(client, sender)
+        while True:
+            try:
+                space = _fetch_status(url)["space"]
+            except (urllib.error.URLError, OSError, ValueError) as error:
+                problem = f"{url} gave no status: {error}; next: start the node again, a draining node must run"
+                _fail(StorageError(problem), NOT_REACHED, as_json)
+            kept = {"shards": str(space["num_shards"]), "bytes": str(space["used_bytes"])}
+            _say({"event": "draining", **kept, **_get_outlook(client, sender.address)}, as_json)
+            if not wait or space["num_shards"] == 0:
+                return
+            time.sleep(DRAIN_SECONDS)
+    except (BindingError, OSError) as error:
+        _fail(error, FAILED, as_json)
+    finally:
+        client.close()
 
 
 @app.command()
@@ -207,7 +221,7 @@ def doctor(
     """Read every shard of a home, change nothing, and say what is wrong; exit code 7 when something is."""
     try:
         if not (home / "index").is_dir():
-            raise FileNotFoundError(f"{home} is no home of a storage node")
+            raise FileNotFoundError(f"{home} is no home of a storage node: it has no index; next: give another --home")
         shelf = open_shelf(cold_bucket or None, (("endpoint", cold_endpoint),) if cold_endpoint else ())
         with lock_home(home):
             engine = StoreEngine(home, capacity_bytes=1 << 62, shelf=shelf)
@@ -236,6 +250,39 @@ def doctor(
 def main() -> None:
     """Run the command line."""
     app()
+
+
+def _retire(client: ChainClient, sender: Sender) -> None:
+    """Retire the sender's node, once."""
+    if client.storage.node(sender.address).state is not StorageNodeState.RETIRING:
+        sender.send("Storage", "retireNode")
+
+
+def _get_outlook(client: ChainClient, operator: str) -> dict[str, str]:
+    """Return bond, when it is free and what to do, for people."""
+    account, height, epoch = client.storage.node_account(operator), client.height(), client.storage.epoch()
+    found = explain_bond(
+        bond=account.bond,
+        free_height=account.free_height,
+        num_challenges=account.num_challenges,
+        last_epoch=account.last_epoch,
+        epoch=epoch,
+        height=height,
+    )
+    return {"bond": format_wei(account.bond), "bond free": found.when, "next": found.next_step}
+
+
+def _explain_lock(error: ContractError, client: ChainClient, operator: str) -> Exception:
+    """Return an error that says when a locked bond is free; any other as it is."""
+    if error.name not in ("BondLocked", "BondTooSmall"):
+        return error
+    try:
+        found = _get_outlook(client, operator)
+    except BindingError:
+        return error
+    return StorageError(
+        f"the bond of {operator}, {found['bond']}, is free: {found['bond free']}; next: {found['next']}"
+    )
 
 
 def _run(
@@ -297,7 +344,7 @@ def _fetch_status(url: str) -> dict[str, Any]:
 def _parse_listen(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"--listen {text!r}, expected host:port, e.g. 127.0.0.1:9001")
+        raise ValueError(f"--listen {text!r}, expected host:port; next: try 127.0.0.1:9001")
     return host.strip("[]"), int(port)
 
 

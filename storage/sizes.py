@@ -32,7 +32,10 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     unit = UNITS.get(match.group(3).upper()) if match else None
     if match is None or unit is None:
-        raise ValueError(f"{text!r} is not a size: expected a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB")
+        raise ValueError(
+            f"{text!r} is not a size: expected a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB; "
+            "next: write it as 10GB"
+        )
     whole, fraction = match.group(1), match.group(2) or ""
     scale: int = 10 ** len(fraction)
     return int(whole + fraction) * unit // scale

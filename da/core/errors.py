@@ -39,14 +39,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 
 class DataAvailabilityError(Exception):
     """Root of everything this package raises on purpose."""
 
+    next_step: ClassVar[str] = ""
+    """What a person can do about it; empty where the message says it, or where only programs see it."""
+
 
 class InvalidScheme(DataAvailabilityError):
     """A code or a committee outside the limits of the format."""
+
+    next_step = "give another --num-data, or a committee of 1 to 64 seats"
 
 
 class SingularMatrix(DataAvailabilityError):
@@ -56,9 +62,13 @@ class SingularMatrix(DataAvailabilityError):
 class KernelError(DataAvailabilityError):
     """The arithmetic of the erasure code cannot be trusted on this machine."""
 
+    next_step = "reinstall pyeclib, or take it away: the system's libisal or numpy does its work"
+
 
 class BlobTooLarge(DataAvailabilityError):
     """A blob exceeds a limit in bytes."""
+
+    next_step = "split the file"
 
     def __init__(self, *, limit_bytes: int, got_bytes: int) -> None:
         super().__init__(f"blob of {got_bytes} bytes, at most {limit_bytes} allowed")
@@ -70,7 +80,7 @@ class SourceChanged(DataAvailabilityError):
     """A file changed while it was being read; nothing is certified."""
 
     def __init__(self, *, path: str, expected: int, got: int) -> None:
-        super().__init__(f"{path} ends at byte {got}, expected {expected}; leave it alone while it is sent")
+        super().__init__(f"{path} ends at byte {got}, expected {expected}; next: leave it alone while it is sent")
         self.path = path
         self.expected = expected
         self.got = got
@@ -106,6 +116,8 @@ class MalformedMessage(Malformed):
 
 class MalformedSecret(Malformed):
     """No key of the owner's; the message holds nothing of it."""
+
+    next_step = "give the file that storage keygen made"
 
 
 class BadProof(DataAvailabilityError):
@@ -260,10 +272,12 @@ class DisperseFailed(DataAvailabilityError):
 class NotEnoughReceipts(DisperseFailed):
     """Too few seats signed; ``faults`` names each of the others and its reason."""
 
+    next_step = "repeat the command when these seats answer: what is stored is not sent again"
+
     def __init__(self, *, expected: int, got: int, faults: tuple[SeatFault, ...]) -> None:
         super().__init__(
             f"{got} receipts, expected at least {expected}; nothing is certified, staged shards expire by "
-            f"themselves. {_list_faults(faults)}. Try again when the seats answer"
+            f"themselves. {_list_faults(faults)}"
         )
         self.expected = expected
         self.got = got
@@ -277,6 +291,8 @@ class RetrieveFailed(DataAvailabilityError):
 class HeaderUnavailable(RetrieveFailed):
     """No seat gave a header that hashes to the blob id."""
 
+    next_step = "see that its storage nodes run, or ask storage stat whether its leases have ended"
+
     def __init__(self, *, blob: bytes, faults: tuple[SeatFault, ...]) -> None:
         super().__init__(f"no seat has the header of blob {blob.hex()}. {_list_faults(faults)}")
         self.blob = blob
@@ -285,6 +301,8 @@ class HeaderUnavailable(RetrieveFailed):
 
 class NotEnoughShards(RetrieveFailed):
     """Fewer than k good shards were found."""
+
+    next_step = "start its storage nodes again and repeat the command: what has come is kept where it is a file"
 
     def __init__(self, *, blob: bytes, expected: int, got: int, faults: tuple[SeatFault, ...]) -> None:
         super().__init__(f"blob {blob.hex()}: {got} good shards, expected {expected}. {_list_faults(faults)}")
@@ -297,6 +315,8 @@ class NotEnoughShards(RetrieveFailed):
 class SealBroken(RetrieveFailed):
     """Sealed bytes do not open."""
 
+    next_step = "give the key file that it was sealed with, and --decrypt only for sealed blobs"
+
     def __init__(self, reason: str) -> None:
         super().__init__(f"sealed blob: {reason}")
         self.reason = reason
@@ -306,7 +326,7 @@ class WrongShardLength(RetrieveFailed):
     """A shard is longer or shorter than the shards of a blob of this size."""
 
     def __init__(self, *, shard: int, expected: int, got: int) -> None:
-        super().__init__(f"shard {shard} has {got} bytes, expected {expected}; check size, k and the file")
+        super().__init__(f"shard {shard} has {got} bytes, expected {expected}; next: check size, k and the file")
         self.shard = shard
         self.expected = expected
         self.got = got
@@ -315,8 +335,10 @@ class WrongShardLength(RetrieveFailed):
 class WrongDigest(RetrieveFailed):
     """Bytes that were put together without proofs are not the ones that were meant."""
 
+    next_step = "find another shard, or leave out one that is known to be bad"
+
     def __init__(self, *, expected: str, got: str) -> None:
-        super().__init__(f"the bytes hash to {got}, expected {expected}; too many shards are wrong")
+        super().__init__(f"the bytes hash to {got}, expected {expected}: too many shards are wrong")
         self.expected = expected
         self.got = got
 
@@ -327,8 +349,8 @@ class TooManyErrors(RetrieveFailed):
     def __init__(self, *, missing: int, num_parity: int) -> None:
         super().__init__(
             f"with {missing} of the shards missing, {num_parity} parity shards correct "
-            f"{max(0, num_parity - missing) >> 1} wrong ones in each place, and here more are wrong; find another "
-            "shard, or leave out one that is known to be bad"
+            f"{max(0, num_parity - missing) >> 1} wrong ones in each place, and here more are wrong; next: find "
+            "another shard, or leave out one that is known to be bad"
         )
         self.missing = missing
         self.num_parity = num_parity
@@ -354,6 +376,8 @@ class InconsistentBlob(RetrieveFailed):
     Every reader gets this verdict, whichever k shards it took; the message holds nothing that depends on them. What
     does is in ``evidence``.
     """
+
+    next_step = "ask whoever put it to put it again: no reader can get more out of it"
 
     def __init__(self, *, blob: bytes, evidence: Inconsistency | None = None) -> None:
         super().__init__(f"blob {blob.hex()} is inconsistent: re-encoding does not give its shard roots")

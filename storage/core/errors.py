@@ -41,13 +41,20 @@ from da.core.types import Epoch, Height
 class StorageError(Exception):
     """Root of every expected failure of the storage package."""
 
+    next_step: ClassVar[str] = ""
+    """What a person can do about it; empty where the message says it, or where only programs see it."""
+
 
 class InvalidTierPolicy(StorageError):
     """A tier's fields contradict each other or are known to lose data."""
 
+    next_step = "take the tiers as they are declared"
+
 
 class InvalidRetention(StorageError):
     """A retention policy contradicts itself, or its catalogue can't be read."""
+
+    next_step = "correct --hot, --cold-every, --cold and --grace, or move the catalogue away to begin anew"
 
 
 class InvalidAccusationPolicy(StorageError):
@@ -63,6 +70,8 @@ class InvalidAccusationPolicy(StorageError):
 
 class MalformedRecord(StorageError):
     """A record on disk has another layout, or its checksum differs."""
+
+    next_step = "run storage-node doctor on this home"
 
 
 class StoreRefusal(StorageError):
@@ -85,6 +94,8 @@ class LengthRequired(StoreRefusal):
 
 class TierUnavailable(StoreRefusal):
     """No store of this version keeps the tier; it may be declared."""
+
+    next_step = "give --tier temporary, hot or cold"
 
     def __init__(self, *, tier: str, served: tuple[str, ...]) -> None:
         self.tier = tier
@@ -213,6 +224,8 @@ class UploadTooSlow(StoreRefusal):
 class ShelfUnavailable(StoreRefusal):
     """The bucket of cold shards does not answer, or answers with an error."""
 
+    next_step = "check --cold-bucket, --cold-endpoint and the AWS_* variables"
+
     retry_after_seconds = 5
 
     def __init__(self, *, what: str, reason: str) -> None:
@@ -251,6 +264,8 @@ class DiskFull(StoreRefusal):
 class IndexFull(StoreRefusal):
     """The index's map is full; reads and deletes still work, a restart grows it."""
 
+    next_step = "restart the node: the map grows at start"
+
     retry_after_seconds = 60
 
     def __init__(self, *, map_bytes: int) -> None:
@@ -260,6 +275,8 @@ class IndexFull(StoreRefusal):
 
 class RebuildFailed(StorageError):
     """Too few good shards are left to rebuild one; the seats that failed are named."""
+
+    next_step = "start its storage nodes again: repair goes on by itself"
 
     def __init__(self, *, blob: bytes, shard: int, expected: int, got: int, faults: Sequence[SeatFault]) -> None:
         self.blob = blob
@@ -275,9 +292,13 @@ class RebuildFailed(StorageError):
 class MalformedArchive(StorageError):
     """Bytes that are not an archive, are cut, or do not give what their digest says."""
 
+    next_step = "check that the id is an archive's, as storage archive printed it, and use storage get for others"
+
 
 class ChainUnreachable(StorageError):
     """No chain URL answered in time."""
+
+    next_step = "see that chain-node runs there, or give another --chain"
 
 
 class WrongChain(StorageError):
@@ -288,7 +309,7 @@ class WrongChain(StorageError):
         self.got = got
         super().__init__(
             f"{home} belongs to chain {expected.hex()}, the URL serves chain {got.hex()}; "
-            "give another --home, or the other chain's --chain"
+            "next: give another --home, or the other chain's --chain"
         )
 
 
@@ -300,7 +321,8 @@ class NotFunded(StorageError):
         self.balance = balance
         self.needed = needed
         super().__init__(
-            f"account {address} has {balance} wei, registration needs {needed}; on a devnet: localnet fund {address}"
+            f"account {address} has {balance} wei, registration needs {needed}; "
+            f"next: send it more, on a devnet localnet fund {address}"
         )
 
 
@@ -312,7 +334,7 @@ class WrongReceiptKey(StorageError):
         self.got = got
         super().__init__(
             f"account {address} is registered with receipt key {expected.hex()}, this home has {got.hex()}; "
-            "use the home that registered it, or another --key-file"
+            "next: use the home that registered it, or another --key-file"
         )
 
 
@@ -321,7 +343,7 @@ class HomeInUse(StorageError):
 
     def __init__(self, *, home: str) -> None:
         self.home = home
-        super().__init__(f"{home} is in use by another storage-node; stop it, or give another --home")
+        super().__init__(f"{home} is in use by another storage-node; next: stop it, or give another --home")
 
 
 class AddressTaken(StorageError):
@@ -330,7 +352,7 @@ class AddressTaken(StorageError):
     def __init__(self, *, host: str, port: int, reason: str) -> None:
         self.host = host
         self.port = port
-        super().__init__(f"can't listen on {host}:{port}: {reason}; choose another address with --listen")
+        super().__init__(f"can't listen on {host}:{port}: {reason}; next: choose another address with --listen")
 
 
 class UnknownBlob(StorageError):
@@ -338,7 +360,7 @@ class UnknownBlob(StorageError):
 
     def __init__(self, *, blob: bytes) -> None:
         self.blob = blob
-        super().__init__(f"the chain knows no certified blob {blob.hex()}; check the id and the --chain URL")
+        super().__init__(f"the chain knows no certified blob {blob.hex()}; next: check the id and the --chain URL")
 
 
 class NoCommittee(StorageError):
@@ -347,7 +369,7 @@ class NoCommittee(StorageError):
     def __init__(self, *, epoch: Epoch) -> None:
         self.epoch = epoch
         super().__init__(
-            f"epoch {epoch} has no storage node; start one with storage-node start and wait for the next epoch"
+            f"epoch {epoch} has no storage node; next: start one with storage-node start and wait for the next epoch"
         )
 
 
@@ -357,7 +379,9 @@ class BlobReleased(StorageError):
     def __init__(self, *, blob: bytes, release_height: int) -> None:
         self.blob = blob
         self.release_height = release_height
-        super().__init__(f"blob {blob.hex()} was released at height {release_height}: its leases have ended")
+        super().__init__(
+            f"blob {blob.hex()} was released at height {release_height}: its leases have ended; next: put it again"
+        )
 
 
 class CommitteeSizeChanged(StorageError):
@@ -379,7 +403,7 @@ class LeaseTooShortForTier(StorageError):
     def __init__(self, *, tier: str, minimum: int, got: int) -> None:
         self.minimum = minimum
         self.got = got
-        super().__init__(f"a {tier} lease of {got} blocks, expected at least {minimum}; ask for --blocks {minimum}")
+        super().__init__(f"a {tier} lease of {got} blocks, expected at least {minimum}; next: give --blocks {minimum}")
 
 
 class InvalidBlobText(StorageError):
@@ -387,4 +411,6 @@ class InvalidBlobText(StorageError):
 
     def __init__(self, *, got: str) -> None:
         self.got = got
-        super().__init__(f"{got!r} is not a blob id: expected 64 hexadecimal digits, with or without 0x")
+        super().__init__(
+            f"{got!r} is not a blob id: expected 64 hexadecimal digits, with or without 0x; next: copy it from storage put or storage ls"
+        )

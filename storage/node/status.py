@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from da.bulk import BULK_PORT_KEY
+from storage.core.leaving import NEVER
 from storage.core.tiers import POLICIES
 from storage.node.answerer import Answerer
 from storage.node.auditor import AuditCounts, Auditor
@@ -17,9 +18,6 @@ from storage.node.registration import RegistrationState
 from storage.node.repairer import RepairCounts, Repairer
 from storage.node.scrubber import Scrubber
 from storage.node.watch import ChainWatch, get_my_seats
-
-NEVER = 2**64 - 1
-"""The chain's height for a bond that is not about to be free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,65 @@
+"""When a node that leaves gets its bond back, in words (chain/core/contracts/SPEC.md, *Money of storage*).
+
+A bond is held while certificates for the node's last committee may still come, while one that came runs, and while a
+challenge is open. The first ends two epochs after the node's last one; the second is a height that the chain knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BLOCK_TENTHS = 3
+"""Tenths of a second in a block, as prices have it."""
+
+NEVER = 2**64 - 1
+"""freeHeight of a bond that is not about to be free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BondOutlook:
+    """What a leaving operator wants to know."""
+
+    when: str
+    """When the bond is free."""
+    next_step: str
+    """What to do until then, or now."""
+
+
+def explain_bond(
+    *, bond: int, free_height: int, num_challenges: int, last_epoch: int, epoch: int, height: int
+) -> BondOutlook:
+    """Return when ``bond`` wei are free and what to do; heights and epochs as the chain says them, at ``height``."""
+    if bond == 0:
+        return BondOutlook(when="nothing is held", next_step="stop the node when it keeps no shard any more")
+    if num_challenges:
+        return BondOutlook(
+            when=f"after {num_challenges} open challenges", next_step="keep the node running: it answers by itself"
+        )
+    if free_height == NEVER and epoch < last_epoch + 2:
+        return BondOutlook(
+            when=f"known when storage epoch {last_epoch + 2} begins, it is {epoch}: two more changes of the committee",
+            next_step="keep the node running and look again in a minute",
+        )
+    if free_height == NEVER:
+        return BondOutlook(when="not while the node is registered", next_step="storage-node retire")
+    if free_height > height:
+        blocks = free_height - height
+        return BondOutlook(
+            when=f"height {free_height}, in {blocks} blocks, about {format_blocks(blocks)}",
+            next_step="keep the node running until then: it is slashed for a shard that it does not show",
+        )
+    return BondOutlook(when=f"now, since height {free_height}", next_step="storage-node retire --take-bond")
+
+
+def format_blocks(blocks: int) -> str:
+    """Return how long so many blocks take, in the largest fitting unit.
+
+    >>> format_blocks(100), format_blocks(12_000), format_blocks(8_760_000)
+    ('30 s', '1.0 h', '30.4 days')
+    """
+    seconds = blocks * BLOCK_TENTHS // 10
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            tenths = seconds * 10 // length
+            return f"{tenths // 10}.{tenths % 10} {unit}"
+    return f"{seconds} s"
