@@ -32,7 +32,7 @@ def test_pace_is_the_median_of_what_the_trace_hears(tmp_path: Path) -> None:
     newest = pace.measure()
     assert newest is not None
     assert newest.exchange_seconds == 1.0
-    trace = Trace(tmp_path / "trace.jsonl", pace.note)
+    trace = Trace(tmp_path / "trace.jsonl", (pace.note,))
     with trace.span(EventKind.TRAIN, 100) as span:
         span.counters = {"steps": 1}
     trace.close()

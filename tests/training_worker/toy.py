@@ -51,6 +51,9 @@ class ToyReport:
     steps: int
     tokens: int
     loss_micro: int
+    skipped: int = 0
+    global_step: int = 0
+    rate_nano: int = 0
 
 
 @dataclass

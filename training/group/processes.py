@@ -32,6 +32,9 @@ START_SECONDS = 300.0
 END_SECONDS = 5.0
 """Given to a child to end by itself before it is killed."""
 
+BLAME_SECONDS = 1.0
+"""Waited, when a child fails, for another whose death may be the reason."""
+
 PRELOADED = ["training.group.stage", "training.group.shard"]
 """Imported once by the process that is forked for each child."""
 
@@ -167,10 +170,21 @@ class GroupProcesses:
                 index = self._orders.index(pipe)
                 kind, value = pickle.loads(pipe.recv_bytes())
                 if kind == "failed":
+                    self._blame_the_killed(index)
                     self._die(index, f"failed at {order!r}: {value}")
                     self.check()
                 answers[index] = (kind, value)
         return [answers[index] for index in range(len(self._orders))]
+
+    def _blame_the_killed(self, failed: int) -> None:
+        """Name a child that was killed, before one that failed because it could not reach it any more."""
+        others = {child.sentinel: index for index, child in enumerate(self._children) if index != failed}
+        for sentinel in connection.wait(list(others), BLAME_SECONDS):
+            assert isinstance(sentinel, int)
+            child = self._children[others[sentinel]]
+            child.join(END_SECONDS)
+            if child.exitcode is not None and child.exitcode < 0:
+                self._die(others[sentinel], f"ended with exit code {child.exitcode}")
 
     def _watch(self) -> None:
         """Wait for a child that ends unasked, which ends the others, and for one that is told to stop."""

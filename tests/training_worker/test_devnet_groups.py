@@ -1,0 +1,145 @@
+"""Workers of every shape in one run on a real devnet: one process, pipeline stages, shards (cases 12, 20).
+
+Told in order, on one devnet: they agree on every root; then one process of each group is ended from outside, and
+each worker goes on from what it saved.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from training_worker_devnet import STOP_SECONDS, Devnet, Worker, open_devnet
+
+from contracts.bindings.types import MemberState, RoundState, UpdateFate
+
+pytestmark = pytest.mark.integration
+
+RECIPE = """
+name = "shapes"
+seed = 12
+[model]
+width = 16
+num_layers = 2
+num_heads = 2
+hidden = 32
+context = 16
+[data]
+source = "python_stdlib"
+eval_windows = 8
+[inner]
+batch_size = 4
+learning_rate = 0.01
+warmup_steps = 4
+[codec]
+kind = "low_rank_2bit"
+rank = 4
+[rounds]
+num_fragments = 2
+overlap = 1
+local_steps = 16
+num_rounds = 400
+[outer]
+"""
+
+SHAPES = {"single": (), "pipeline": ("--stages", "2"), "sharded": ("--shards", "2")}
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
+    with open_devnet(tmp_path_factory.mktemp("shapes"), tuple(SHAPES)) as found:
+        found.create_run(RECIPE, "--min-members", "3")
+        for name, options in SHAPES.items():
+            found.workers[name].options = options
+            found.workers[name].start()
+        yield found
+
+
+def get_processes(worker: Worker) -> list[psutil.Process]:
+    """Return everything that a worker has started."""
+    assert worker.process is not None
+    return psutil.Process(worker.process.pid).children(recursive=True)
+
+
+def get_group(worker: Worker) -> list[psutil.Process]:
+    """Return the stages or shards: those that listen for one another."""
+    return [process for process in get_processes(worker) if get_ports([process])]
+
+
+def get_ports(processes: list[psutil.Process]) -> list[tuple[str, int]]:
+    return [
+        (connection.laddr.ip, connection.laddr.port)
+        for process in processes
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def test_all_shapes_agree_on_every_root(net: Devnet) -> None:
+    addresses = {worker.address for worker in net.workers.values()}
+    reader = net.client.training
+
+    def get_common() -> list[int]:
+        """Return the rounds that counted an update of everybody."""
+        return [
+            t
+            for t in range(net.info().num_settled)
+            if {each.member for each in reader.updates(1, t) if each.fate is UpdateFate.ACCEPTED} == addresses
+        ]
+
+    net.wait_for(lambda: len(get_common()) >= 3, "three rounds with an update of each", 150)
+    for t in range(net.info().num_settled):
+        assert reader.round(1, t).state is RoundState.FINAL
+        votes = {vote.member: vote.root for vote in reader.votes(1, t)}
+        assert set(votes.values()) == {reader.root(1, t + 1)}, f"round {t}: one root only"
+    for t in get_common():
+        losses = [each.loss_micro for each in reader.updates(1, t)]
+        assert all(losses), "each has trained in it"
+    for worker in net.workers.values():
+        assert "restoring from a checkpoint" not in worker.log
+        assert "memory, " in worker.log
+    assert "stage 1" in net.workers["pipeline"].log
+    assert "shard 1" in net.workers["sharded"].log
+
+
+def test_a_killed_stage_ends_its_worker_and_a_shard_told_to_stop_ends_it_in_order(net: Devnet) -> None:
+    pipeline, sharded = net.workers["pipeline"], net.workers["sharded"]
+    processes = get_processes(pipeline) + get_processes(sharded)
+    stages, shards = get_group(pipeline), get_group(sharded)
+    assert (len(stages), len(shards)) == (2, 2)
+    ports = get_ports(stages + shards)
+    assert all(host == "127.0.0.1" for host, _ in ports), "nobody outside this host can reach a group"
+    began = time.monotonic()
+    stages[1].send_signal(signal.SIGKILL)
+    shards[1].send_signal(signal.SIGTERM)
+    assert pipeline.process is not None
+    assert sharded.process is not None
+    assert pipeline.process.wait(STOP_SECONDS) == 3, pipeline.log
+    assert sharded.process.wait(max(0.1, began + STOP_SECONDS - time.monotonic())) == 0, sharded.log
+    said = " ".join(pipeline.log.split())
+    assert f"error: stage 1 (pid {stages[1].pid}) ended with exit code -9" in said
+    assert "next:" in said
+    assert f"shard 1 (pid {shards[1].pid}) was told to stop" in sharded.log
+    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+    assert not alive, "nobody outlives the worker"
+    for host, port in ports:
+        with socket.create_server((host, port)):
+            pass
+    assert net.member("sharded").state in (MemberState.READY, MemberState.ACTIVE), "the membership is kept"
+
+
+def test_they_resume_and_count_again(net: Devnet) -> None:
+    opened = net.info().num_opened
+    for name in ("pipeline", "sharded"):
+        net.workers[name].start()
+    for name in ("pipeline", "sharded"):
+        net.wait_for_counted(name, opened)
+        assert "resumed at version" in net.workers[name].log
+        assert "restoring from a checkpoint" not in net.workers[name].log
+    for t in range(opened, net.info().num_settled):
+        votes = {vote.root for vote in net.client.training.votes(1, t)}
+        assert votes <= {net.client.training.root(1, t + 1)}, f"round {t}: one root only"

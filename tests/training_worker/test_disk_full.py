@@ -1,0 +1,97 @@
+"""No room on the disk: training survives, the last good state stays, nothing unrecorded is sent (case 24)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.worker.loop import LoopEnd
+
+
+def _refuse(path: Path) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+@pytest.mark.parametrize("where", ["state", "journal", "payloads", "trace"])
+def test_a_worker_outlives_a_full_disk_and_sends_later_what_it_learned(
+    net: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any, where: str
+) -> None:
+    net.create_run(minMembers=2, numRounds=12, roundBlocks=100)
+    ann = net.worker("ann", gain=1, steps=4, step_seconds=0.005)
+    bob = net.worker("bob", gain=1000, steps=4, step_seconds=0.005)
+    state = {"is_full": False, "refused": 0}
+
+    def check(path: Path, kind: str) -> None:
+        if state["is_full"] and kind == where and ann.home in path.parents:
+            state["refused"] += 1
+            _refuse(path)
+
+    keep = ann.rules._keep
+
+    def keeping(engine: Any) -> Any:
+        save = engine.save
+
+        def saving(path: Path) -> None:
+            check(path, "state")
+            save(path)
+
+        engine.save = saving
+        return keep(engine)
+
+    ann.rules._keep = keeping
+    for module, kind in (("journal", "journal"), ("source", "payloads")):
+        from training.worker.durable import save_durable
+
+        def saving(path: Path, data: bytes, kind: str = kind) -> None:
+            check(path, kind)
+            save_durable(path, data)
+
+        monkeypatch.setattr(f"training.worker.{module}.save_durable", saving)
+
+    class Lines:
+        """The trace's file, without room at times."""
+
+        def __init__(self, file: Any) -> None:
+            self._file = file
+            self.name, self.close, self.flush = file.name, file.close, file.flush
+
+        @property
+        def closed(self) -> bool:
+            return bool(self._file.closed)
+
+        def write(self, text: str) -> None:
+            check(Path(self.name), "trace")
+            self._file.write(text)
+
+    from training.worker.trace import Trace
+
+    begin = Trace.__init__
+
+    def beginning(self: Trace, *args: Any) -> None:
+        begin(self, *args)
+        self._file = Lines(self._file)  # type: ignore[assignment]
+
+    monkeypatch.setattr(Trace, "__init__", beginning)
+    with caplog.at_level("WARNING", logger="trainer"):
+        ann.start()
+        bob.start()
+        net.wait_for(lambda: net.info().num_settled >= 3)
+        named = ann.home / "journal.json"
+        state["is_full"] = True
+        refused_at = net.info().num_settled
+        net.wait_for(lambda: state["refused"] >= 2 and net.info().num_settled >= refused_at + 2)
+        assert named.exists()
+        state["is_full"] = False
+        for worker in (ann, bob):
+            worker.join(30)
+            assert worker.error is None, worker.error
+    assert ann.summary.end is LoopEnd.FINISHED
+    assert ann.summary.root == bob.summary.root == net.info().head_root.hex()
+    # gain 1 and gain 1000: the last digits are ann's inner steps in theta, each exactly once.
+    assert ann.engine.canonical.theta % 1000 == 4 * net.info().params.num_rounds
+    assert "No space left" in caplog.text
+    assert [path.name for path in ann.home.rglob("*.tmp")] == []

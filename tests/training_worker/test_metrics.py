@@ -1,0 +1,130 @@
+"""Figures for people's tools: wandb's history, Prometheus, TensorBoard, each read back by what nobody here wrote."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from training.worker.errors import Fatal
+from training.worker.metrics import Metrics
+from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
+from training.worker.trace import EventKind, TraceEvent
+
+
+def _event(kind: EventKind, round_index: int, start: float, seconds: float, **rest: Any) -> TraceEvent:
+    return TraceEvent(
+        kind=kind,
+        round=round_index,
+        start_seconds=start,
+        end_seconds=start + seconds,
+        wall_seconds=1_000.0 + start + seconds,
+        **rest,
+    )
+
+
+def _train(round_index: int, start: float, *, global_step: int) -> TraceEvent:
+    counters = {
+        "steps": 10,
+        "tokens": 640,
+        "loss_micro": 2_500_000,
+        "skipped": 1,
+        "global_step": global_step,
+        "rate_nano": 4_000_000,
+    }
+    return _event(EventKind.TRAIN, round_index, start, 2.0, counters=counters)
+
+
+def _story(metrics: Metrics) -> None:
+    metrics.note(_train(0, 10.0, global_step=10))
+    metrics.note(_event(EventKind.COMPRESS, 0, 12.0, 1.0, num_bytes=4_096))
+    metrics.note(_train(1, 14.0, global_step=20))
+    metrics.note(_event(EventKind.APPLY, 0, 16.0, 0.1, counters={"accepted": 1}))
+    metrics.note(_event(EventKind.EVALUATE, 1, 16.2, 0.3, note="2.1250"))
+    metrics.note(_event(EventKind.TRAFFIC, -1, 17.0, 0.0, counters={"payload_sent": 9_000, "rpc_sent": 500}))
+    metrics.note(_event(EventKind.TRAFFIC, -1, 18.0, 0.0, counters={"payload_sent": 9_500, "rpc_sent": 700}))
+
+
+def test_the_file_is_a_history_as_wandb_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for _ in range(2):  # a restart appends
+        metrics = Metrics([JsonLines(path, started_seconds=1_000.0)])
+        _story(metrics)
+        metrics.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 14
+    for row in rows:
+        assert {"_step", "_timestamp", "_runtime"} < row.keys()
+        assert all(isinstance(value, int | float) for value in row.values()), "flat, numbers only"
+    first, second = rows[0], rows[2]
+    assert (first["_step"], first["train/loss"], first["train/rate"]) == (10, 2.5, 0.004)
+    assert first["train/tokens_per_second"] == 320
+    assert second["_step"] == 20
+    assert second["train/steps"] == 20
+    assert second["train/utilisation"] == pytest.approx(0.5), "two of the four seconds since the last steps"
+    assert rows[3]["updates/accepted"] == 1
+    assert rows[3]["run/version"] == 1
+    assert rows[4]["held_out/loss"] == 2.125
+
+
+def test_prometheus_serves_what_its_own_parser_reads() -> None:
+    sink = Prometheus("127.0.0.1", 0, {"run": "7", "worker": "0xabc"})
+    metrics = Metrics([sink])
+    try:
+        _story(metrics)
+        with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    finally:
+        metrics.close()
+    samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
+    assert samples["archipelago_worker_train_steps_total"].value == 20
+    assert samples["archipelago_worker_bytes_payload_sent_total"].value == 9_500
+    assert samples["archipelago_worker_train_loss"].value == 2.5
+    assert samples["archipelago_worker_train_global_step"].value == 20
+    assert samples["archipelago_worker_held_out_loss"].labels == {"run": "7", "worker": "0xabc"}
+    with pytest.raises(OSError, match=r"refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=5)
+
+
+def test_a_taken_metrics_port_is_named_with_the_option() -> None:
+    first = Prometheus("127.0.0.1", 0, {})
+    try:
+        with pytest.raises(Fatal, match=str(first.port)) as raised:
+            Prometheus("127.0.0.1", first.port, {})
+    finally:
+        first.close()
+    assert "--metrics-port" in raised.value.next_step
+
+
+def test_tensorboard_reads_the_curves_back(tmp_path: Path) -> None:
+    metrics = Metrics([TensorBoard(tmp_path)])
+    _story(metrics)
+    metrics.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(point.step, point.value) for point in events.Scalars("train/loss")] == [(10, 2.5), (20, 2.5)]
+    assert events.Scalars("held_out/loss")[0].value == 2.125
+
+
+def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics([sink := JsonLines(tmp_path / "metrics.jsonl", started_seconds=1_000.0)])
+
+    class Full:
+        closed = False
+
+        def write(self, _text: str) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "_file", Full())
+        _story(metrics)
+    _story(metrics)
+    metrics.close()
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 7
