@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+from keeper import MARK, start_keeper
+
+KEEPER = pytest.StashKey[int]()
+"""Open as long as this process lives."""
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 INSTALL_SECONDS = 240.0
@@ -67,6 +73,12 @@ def find_node() -> Node | None:
     found = package / "bin" / "node"
     script = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     return Node(node=str(found), npm=(str(found), str(script))) if found.exists() and script.exists() else None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have everything that the tests start end with them, even when pytest is killed."""
+    if MARK not in os.environ:  # a pytest within a test is kept by the outer one
+        session.config.stash[KEEPER] = start_keeper()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
