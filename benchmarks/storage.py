@@ -24,7 +24,6 @@ from da.core.blob import compute_shard_bytes, encode_header
 from da.core.types import BlobId, Committee, ShardIndex, Tier
 from da.counting import Traffic
 from da.links import SeatLinks
-from da.memory import BufferPool
 from storage.archiving import Chain, read_archive, write_archive
 from storage.node.engine import ShardOffer, StoreEngine
 from storage.node.pacing import Pacer
@@ -86,7 +85,7 @@ def measure_repair(
 
 
 async def _rebuild(home: Path, blob: BlobId, committee: Committee, tier: Tier) -> tuple[Rebuild, float]:
-    engine, links = StoreEngine(home, capacity_bytes=1 << 40), SeatLinks(Traffic(), BufferPool())
+    engine, links = StoreEngine(home, capacity_bytes=1 << 40), SeatLinks(Traffic())
     try:
         with ThreadPoolExecutor(4) as executor:
             header = await links.fetch_header(committee.seats[1], blob, deadline_seconds=30)

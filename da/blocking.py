@@ -8,22 +8,44 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from da.auditing import Sampling
-from da.batch_dispersal import BatchDispersal
-from da.client import AsyncBlobClient, Dispersal, Retrieved, RetrieveReport
-from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
-from da.core.types import BlobId, Certificate, Committee, Height, Tier
+from da.client import AsyncBlobClient
+from da.core.types import Certificate
+from da.dispersal import Dispersal
 from da.range_reader import RangeReader
-from da.slabs import Source
 
 CLOSE_SECONDS = 5.0
 """Longest wait for connections to close and for the thread to end."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _wait_for(
+    method: Callable[Concatenate[AsyncBlobClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlobClient, P], T]:
+    """Return the method of ``BlobClient`` that waits for ``method``: same arguments, same words."""
+
+    @wraps(method)
+    def call(self: BlobClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _get_certificate(
+    method: Callable[P, Coroutine[Any, Any, Dispersal]],
+) -> Callable[P, Coroutine[Any, Any, Certificate]]:
+    """Return ``method``, whose answer is the certificate alone."""
+
+    @wraps(method)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> Certificate:
+        return (await method(*args, **kwargs)).certificate
+
+    return call
 
 
 class BlobClient:
@@ -51,127 +73,18 @@ class BlobClient:
         """Bytes taken from the sockets so far."""
         return self._client.traffic.bytes_received
 
-    def disperse(
-        self,
-        data: bytes | bytearray | memoryview,
-        *,
-        committee: Committee,
-        genesis_hash: bytes,
-        tier: Tier,
-        expiry: Height,
-        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
-        num_data: int | None = None,
-    ) -> Certificate:
-        """Write a blob and return its certificate; see ``AsyncBlobClient.disperse``."""
-        return self.disperse_with_report(
-            data,
-            committee=committee,
-            genesis_hash=genesis_hash,
-            tier=tier,
-            expiry=expiry,
-            leaf_bytes=leaf_bytes,
-            num_data=num_data,
-        ).certificate
-
-    def disperse_with_report(
-        self,
-        data: bytes | bytearray | memoryview,
-        *,
-        committee: Committee,
-        genesis_hash: bytes,
-        tier: Tier,
-        expiry: Height,
-        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
-        num_data: int | None = None,
-    ) -> Dispersal:
-        """Write a blob and return its certificate and the seats that did not sign."""
-        return self._run(
-            self._client.disperse(
-                data,
-                committee=committee,
-                genesis_hash=genesis_hash,
-                tier=tier,
-                expiry=expiry,
-                leaf_bytes=leaf_bytes,
-                num_data=num_data,
-            )
-        )
-
-    def disperse_batch(
-        self,
-        blobs: Sequence[bytes],
-        *,
-        committee: Committee,
-        genesis_hash: bytes,
-        tier: Tier,
-        expiry: Height,
-        leaf_bytes: int = PAYLOAD_LEAF_BYTES,
-    ) -> BatchDispersal:
-        """Write many small blobs with few signatures; see ``AsyncBlobClient.disperse_batch``."""
-        return self._run(
-            self._client.disperse_batch(
-                blobs,
-                committee=committee,
-                genesis_hash=genesis_hash,
-                tier=tier,
-                expiry=expiry,
-                leaf_bytes=leaf_bytes,
-            )
-        )
-
-    def disperse_stream(
-        self,
-        source: Source,
-        *,
-        committee: Committee,
-        genesis_hash: bytes,
-        tier: Tier,
-        expiry: Height,
-        leaf_bytes: int = BULK_LEAF_BYTES,
-        num_data: int | None = None,
-    ) -> Dispersal:
-        """Write a blob of any size in constant memory; see ``AsyncBlobClient.disperse_stream``."""
-        return self._run(
-            self._client.disperse_stream(
-                source,
-                committee=committee,
-                genesis_hash=genesis_hash,
-                tier=tier,
-                expiry=expiry,
-                leaf_bytes=leaf_bytes,
-                num_data=num_data,
-            )
-        )
-
-    def retrieve_to_file(
-        self,
-        blob: BlobId,
-        path: Path,
-        *,
-        committee: Committee,
-        max_bytes: int,
-        on_progress: Callable[[int], None] = lambda _: None,
-    ) -> RetrieveReport:
-        """Read a blob of any size into a file in constant memory; see ``AsyncBlobClient.retrieve_to_file``."""
-        return self._run(
-            self._client.retrieve_to_file(blob, path, committee=committee, max_bytes=max_bytes, on_progress=on_progress)
-        )
-
-    def retrieve(self, blob: BlobId, *, committee: Committee, max_bytes: int) -> Retrieved:
-        """Read a blob; see ``AsyncBlobClient.retrieve``."""
-        return self._run(self._client.retrieve(blob, committee=committee, max_bytes=max_bytes))
-
-    def open_ranges(self, blob: BlobId, *, committee: Committee) -> RangeReader:
-        """Open a blob for ``read_range``; see ``AsyncBlobClient.open_ranges``."""
-        return self._run(self._client.open_ranges(blob, committee=committee))
+    disperse = _wait_for(_get_certificate(AsyncBlobClient.disperse))
+    disperse_with_report = _wait_for(AsyncBlobClient.disperse)
+    disperse_stream = _wait_for(AsyncBlobClient.disperse_stream)
+    disperse_batch = _wait_for(AsyncBlobClient.disperse_batch)
+    retrieve = _wait_for(AsyncBlobClient.retrieve)
+    retrieve_to_file = _wait_for(AsyncBlobClient.retrieve_to_file)
+    open_ranges = _wait_for(AsyncBlobClient.open_ranges)
+    sample = _wait_for(AsyncBlobClient.sample)
 
     def read_range(self, reader: RangeReader, start: int, stop: int) -> bytes:
         """Return bytes [start, stop) of a blob that ``open_ranges`` of this client opened."""
         return self._run(reader.read(start, stop))
-
-    def sample(self, blob: BlobId, *, committee: Committee, num_samples: int) -> Sampling:
-        """Ask random seats for a random leaf each; see ``da.auditing``."""
-        return self._run(self._client.sample(blob, committee=committee, num_samples=num_samples))
 
     def close(self) -> None:
         """Close all connections and end the thread; a second call does nothing."""

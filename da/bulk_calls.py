@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from da.bulk import (
@@ -26,7 +27,6 @@ from da.core.merkle import RootBuilder
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
-from da.memory import BufferPool
 from da.protocol import PutRequest, decode_refusal
 from da.seat_faults import check_receipt, fail, guard
 from da.shard_io import Progress, ShardBody
@@ -34,8 +34,8 @@ from da.shard_io import Progress, ShardBody
 CONNECT_SECONDS = 2.0
 """Longest wait for a connection, before HTTP is taken instead."""
 
-READ_BYTES = 1 << 20
-"""Taken from a socket, and hashed, at once."""
+HASH_BYTES_AT_ONCE = 256 * 1024
+"""Received before they are hashed: still in the cache of the processor that copied them."""
 
 BUSY_PAUSE_SECONDS = 1.0
 """A busy node is asked again after this, within the deadline."""
@@ -135,32 +135,25 @@ async def fetch_shard(
     seat: Seat,
     blob: BlobId,
     header: BlobHeader,
+    pieces: Sequence[memoryview],
     *,
     deadline_seconds: float,
     progress: Progress,
-    pool: BufferPool,
-) -> memoryview:
-    """Get the seat's shard, hashing it while it comes, and check it against its root; raises ``SeatFailed``."""
+    threads: Executor,
+) -> None:
+    """Get the seat's shard into ``pieces``, hashing it while it comes, and check its root; raises ``SeatFailed``.
+
+    A thread receives and hashes, so that each byte is touched where it was copied to. When this returns or raises,
+    nothing writes to ``pieces`` any more.
+    """
     num_bytes = compute_shard_bytes(header.size_bytes, header.num_data)
-    loop = asyncio.get_running_loop()
+    builder = RootBuilder(leaf_bytes=header.leaf_bytes)
     async with guard(seat, deadline_seconds), connections.use(address, sock):
         await _open(sock, seat, GetRequest(blob=blob, seat=seat.index, start=0, stop=None), num_bytes)
-        shard = pool.take(num_bytes)
-        builder = RootBuilder(leaf_bytes=header.leaf_bytes)
-        hashing: asyncio.Future[None] | None = None
-        while progress.num_bytes < num_bytes:
-            start = progress.num_bytes
-            await _read_exactly(sock, shard[start : start + READ_BYTES])
-            if hashing is not None:
-                await hashing
-            hashing = loop.run_in_executor(None, builder.update, shard[start : start + READ_BYTES])
-            progress.num_bytes = min(start + READ_BYTES, num_bytes)
-        if hashing is not None:
-            await hashing
+        await _run_cut(threads, sock, lambda: _receive(sock, pieces, builder, header.leaf_bytes, progress))
         root, expected = builder.finish(), header.shard_roots[seat.index]
         if root != expected:
             raise fail(seat, FaultKind.BAD_SHARD, f"bytes hash to root {root.hex()}, expected {expected.hex()}")
-        return shard
 
 
 class BulkStream:
@@ -204,6 +197,42 @@ async def _open(sock: socket.socket, seat: Seat, request: GetRequest, num_bytes:
         raise fail(seat, FaultKind.REFUSED, decode_refusal(answer.status, bytes(text)))
     if answer.body_bytes != num_bytes:
         raise fail(seat, FaultKind.BAD_SHARD, f"{answer.body_bytes} bytes, expected {num_bytes}")
+
+
+def _receive(
+    sock: socket.socket, pieces: Sequence[memoryview], builder: RootBuilder, leaf_bytes: int, progress: Progress
+) -> None:
+    """Fill ``pieces`` and hash them; blocking."""
+    sock.setblocking(True)
+    try:
+        for piece in pieces:
+            received = hashed = 0
+            while received < len(piece):
+                got = sock.recv_into(piece[received:])
+                if got == 0:
+                    raise EOFError(f"connection closed after {progress.num_bytes} bytes of the shard")
+                received += got
+                progress.num_bytes += got
+                whole = received - (builder.size_bytes + received - hashed) % leaf_bytes
+                stop = received if received == len(piece) else whole
+                if received == len(piece) or stop - hashed >= HASH_BYTES_AT_ONCE:
+                    builder.update(piece[hashed:stop])
+                    hashed = stop
+    finally:
+        with suppress(OSError):  # it may have been closed meanwhile
+            sock.setblocking(False)
+
+
+async def _run_cut(threads: Executor, sock: socket.socket, work: Callable[[], None]) -> None:
+    """Run work that waits for ``sock`` in a thread, to its end: whoever is cancelled cuts the connection under it."""
+    running = asyncio.get_running_loop().run_in_executor(threads, work)
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        with suppress(OSError):  # the other side was faster
+            sock.shutdown(socket.SHUT_RDWR)
+        await asyncio.wait([running])
+        raise
 
 
 async def _read_answer(sock: socket.socket) -> tuple[int, bytes]:

@@ -1,40 +1,37 @@
 """Blobs to shards and back (DESIGN 5; da/SPEC.md, *Code*).
 
-Coding, hashing and the reader's check, over buffers in memory; no network. Data pieces are views of the blob, so only
-parity and the padded tail take new memory. Invariant: ``decode_blob`` returns the one byte string whose shards have
-the header's roots, or raises ``InconsistentBlob``, whichever k shards it is given.
+Coding, hashing and the reader's check, over buffers in memory; no network. Data pieces are views of the blob, in and
+out, so only parity and padded tails take memory beside it. Invariant: ``decode_blob`` returns the one byte string whose
+shards have the header's roots, or raises ``InconsistentBlob``, whichever k shards it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from da.blob_buffer import BlobBuffer
+from da.columns import Coder, hash_columns
 from da.core.blob import (
     MAX_BLOB_BYTES,
     BlobHeader,
     StripeSpan,
     compute_blob_id,
     compute_shard_bytes,
+    compute_used_bytes,
     iterate_stripes,
     needs_folds,
 )
 from da.core.errors import BlobTooLarge, Inconsistency, InconsistentBlob, NotEnoughShards
 from da.core.matrix import compute_parity_rows, compute_recovery_rows
-from da.core.merkle import BULK_LEAF_BYTES, RootBuilder
+from da.core.merkle import RootBuilder
 from da.core.types import BlobId, ShardRoot
 from da.folding import fold_pieces, make_seed
 from da.kernel import Kernel, get_kernel
 from da.memory import BufferPool, allocate
 
 Buffer = bytes | bytearray | memoryview
-
-CACHE_BYTES = 1536 * 1024
-"""Of all shards together that a writer codes and hashes at once: three quarters of a second-level cache of 2 MiB."""
-
-CHECK_BLOCK_BYTES = 256 * 1024
-"""Bytes of each shard that a reader re-encodes and hashes at once; k + m of them fit a second-level cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,18 +106,21 @@ class ShardHasher:
         self, pieces: Sequence[memoryview], parity: Sequence[memoryview], *, executor: Executor | None = None
     ) -> None:
         """Fill ``parity`` from the k data ``pieces`` of the next stripe, and hash all n."""
-        if executor is None:
-            product = self._kernel.bind(self._rows, pieces, parity)
-            block_bytes = _compute_block_bytes(len(self._builders))
-            for start in range(0, len(pieces[0]), block_bytes):
-                stop = min(start + block_bytes, len(pieces[0]))
-                product(start, stop)
-                for builder, piece in zip(self._builders, (*pieces, *parity), strict=True):
-                    builder.update(piece[start:stop])
-            return
-        self._kernel.multiply(self._rows, pieces, parity)
-        for _ in executor.map(RootBuilder.update, self._builders, (*pieces, *parity)):
-            pass
+        product = self._kernel.bind(self._rows, pieces, parity)
+        shards = (*pieces, *parity)
+
+        def code(start: int, stop: int) -> list[memoryview]:
+            product(start, stop)
+            return [shard[start:stop] for shard in shards]
+
+        hash_columns(
+            self._builders,
+            len(pieces[0]),
+            lambda: code,
+            leaf_bytes=self._leaf_bytes,
+            num_shards=len(shards),
+            executor=executor,
+        )
 
     def finish(self, *, size_bytes: int) -> BlobHeader:
         """Return the header, without folds."""
@@ -153,33 +153,45 @@ def decode_blob(
     *,
     kernel: Kernel | None = None,
     pool: BufferPool | None = None,
-) -> bytes:
+    executor: Executor | None = None,
+) -> memoryview:
     """Decode any k shards that were verified against their roots, re-encode, and compare all other roots.
 
     Raises:
         NotEnoughShards: fewer than k shards.
         InconsistentBlob: the roots are not those of one code word with zero padding.
     """
-    kernel = kernel or get_kernel()
     chosen = _choose_shards(header, shards)
-    check = RootCheck(header, frozenset(chosen), kernel)
-    parts: list[memoryview] = []
-    made: list[memoryview] = []
-    for span in iterate_stripes(header.size_bytes, header.num_data):
-        pieces = _recover_stripe(header, chosen, span, kernel, allocate if pool is None else pool.take, made)
-        check.update(span, pieces)
-        for index, piece in enumerate(pieces):
-            parts.append(piece[: compute_used_bytes(span, index)])
+    buffer = BlobBuffer(header, pool or BufferPool(max_bytes=0))
+    for index, shard in chosen.items():
+        for span, piece in zip(buffer.spans, buffer.get_shard(index), strict=True):
+            piece[:] = shard[span.piece_start : span.piece_start + span.piece_bytes]
+    return finish_blob(buffer, frozenset(chosen), kernel=kernel, executor=executor)
+
+
+def finish_blob(
+    buffer: BlobBuffer,
+    present: frozenset[int],
+    *,
+    kernel: Kernel | None = None,
+    executor: Executor | None = None,
+) -> memoryview:
+    """Do the same for k verified shards, ``present``, that lie in ``buffer`` already.
+
+    The buffer is used up, unless this raises: then the shards are still there, until ``BlobBuffer.release``.
+    """
+    header, kernel = buffer.header, kernel or get_kernel()
+    kept = tuple(sorted(present))
+    missing = tuple(index for index in range(header.num_data) if index not in present)
+    rows = compute_recovery_rows(header.num_data, header.num_shards, kept, missing)
+    check = RootCheck(header, present, kernel)
+    for number, span in enumerate(buffer.spans):
+        made = [buffer.get_shard(index)[number] for index in missing]
+        if made:
+            kernel.multiply(rows, [buffer.get_shard(index)[number] for index in kept], made)
+        check.update(span, [buffer.get_shard(index)[number] for index in range(header.num_data)], executor=executor)
     check.finish()
-    data = b"".join(parts)
-    if pool is not None:
-        pool.give_back(*made)
-    return data
-
-
-def compute_used_bytes(span: StripeSpan, piece_index: int) -> int:
-    """Return how many bytes of a data piece are the blob's; the rest is padding."""
-    return max(0, min(span.piece_bytes, span.stop - span.start - piece_index * span.piece_bytes))
+    return buffer.finish()
 
 
 def recover_shards(
@@ -217,35 +229,11 @@ def cut_stripe(stripe: memoryview, num_data: int) -> list[memoryview]:
     return pieces
 
 
-def _compute_block_bytes(num_shards: int) -> int:
-    """Return the columns that are coded and hashed at once: whole leaves, and all shards within the cache."""
-    return max(1, CACHE_BYTES // num_shards // BULK_LEAF_BYTES) * BULK_LEAF_BYTES
-
-
 def _choose_shards(header: BlobHeader, shards: Mapping[int, Buffer]) -> dict[int, memoryview]:
     chosen = sorted(shards)[: header.num_data]
     if len(chosen) < header.num_data:
         raise NotEnoughShards(blob=compute_blob_id(header), expected=header.num_data, got=len(chosen), faults=())
     return {index: memoryview(shards[index]) for index in chosen}
-
-
-def _recover_stripe(
-    header: BlobHeader,
-    shards: Mapping[int, memoryview],
-    span: StripeSpan,
-    kernel: Kernel,
-    take: Callable[[int], memoryview],
-    taken: list[memoryview],
-) -> list[memoryview]:
-    """Return the k data pieces of a stripe: views where the shard is there, memory that was taken where it is not."""
-    present = tuple(sorted(shards))
-    missing = tuple(index for index in range(header.num_data) if index not in shards)
-    rows = compute_recovery_rows(header.num_data, header.num_shards, present, missing)
-    pieces = {i: shards[i][span.piece_start : span.piece_start + span.piece_bytes] for i in present}
-    made = {i: take(span.piece_bytes) for i in missing}
-    taken += made.values()
-    kernel.multiply(rows, [pieces[i] for i in present], [made[i] for i in missing])
-    return [made[i] if i in made else pieces[i] for i in range(header.num_data)]
 
 
 class RootCheck:
@@ -263,25 +251,42 @@ class RootCheck:
         self._parity = [index for index in doubtful if index >= header.num_data]
         all_rows = compute_parity_rows(header.num_data, header.num_shards)
         self._rows = tuple(all_rows[index - header.num_data] for index in self._parity)
-        self._scratch = [allocate(CHECK_BLOCK_BYTES) for _ in self._parity]
         self._badly_padded: int | None = None
 
-    def update(self, span: StripeSpan, pieces: Sequence[memoryview]) -> None:
+    def update(self, span: StripeSpan, pieces: Sequence[memoryview], *, executor: Executor | None = None) -> None:
         """Take the k data pieces of the next stripe."""
-        self.update_block(pieces, [compute_used_bytes(span, index) for index in range(len(pieces))])
+        self.update_block(pieces, [compute_used_bytes(span, index) for index in range(len(pieces))], executor=executor)
 
-    def update_block(self, pieces: Sequence[memoryview], used_bytes: Sequence[int]) -> None:
+    def update_block(
+        self, pieces: Sequence[memoryview], used_bytes: Sequence[int], *, executor: Executor | None = None
+    ) -> None:
         """Take the next columns of the k data pieces, of which so many bytes each are the blob's and the rest zeros."""
         for index, (piece, num_bytes) in enumerate(zip(pieces, used_bytes, strict=True)):
             if self._badly_padded is None and any(piece[num_bytes:]):
                 self._badly_padded = index
-        for start in range(0, len(pieces[0]), CHECK_BLOCK_BYTES):
-            block = [piece[start : start + CHECK_BLOCK_BYTES] for piece in pieces]
-            made = [buffer[: len(block[0])] for buffer in self._scratch]
-            self._kernel.multiply(self._rows, block, made)
-            by_index = dict(enumerate(block)) | dict(zip(self._parity, made, strict=True))
-            for index, builder in self._builders.items():
-                builder.update(by_index[index])
+
+        def open_coder() -> Coder:
+            scratch: list[memoryview] = []
+
+            def code(start: int, stop: int) -> list[memoryview]:
+                if not scratch:
+                    scratch.extend(allocate(stop - start) for _ in self._parity)
+                block = [piece[start:stop] for piece in pieces]
+                made = [buffer[: stop - start] for buffer in scratch]
+                self._kernel.multiply(self._rows, block, made)
+                by_index = dict(enumerate(block)) | dict(zip(self._parity, made, strict=True))
+                return [by_index[index] for index in self._builders]
+
+            return code
+
+        hash_columns(
+            list(self._builders.values()),
+            len(pieces[0]),
+            open_coder,
+            leaf_bytes=self._header.leaf_bytes,
+            num_shards=len(pieces) + len(self._parity),
+            executor=executor,
+        )
 
     def finish(self) -> None:
         """Check that all roots agree.

@@ -15,6 +15,11 @@ FIRST_FACTOR = 3
 """When one seat is done, the others get three times as long again."""
 
 
+def compute_deadline_seconds(least_seconds: float, num_bytes: int) -> float:
+    """Return how long a seat may take for ``num_bytes``: what anything may take, and the bytes at the minimum rate."""
+    return least_seconds + num_bytes / MIN_BYTES_PER_SECOND
+
+
 def compute_hedge_time(start: float, first_done: float | None, half_done: float | None, *, num_bytes: int) -> float:
     """Return when seats that are not done get substitutes, in the clock of the arguments (seconds).
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -20,7 +22,6 @@ from da.core.errors import SeatFailed
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
-from da.memory import BufferPool
 from da.protocol import BatchRequest, PutRequest
 from da.shard_io import Progress, ShardBody, ShardStream
 
@@ -32,6 +33,9 @@ ASK_SECONDS = 2.0
 
 ASK_AGAIN_SECONDS = 30.0
 """A node that had no bulk port, or did not answer there, is asked again after this."""
+
+MAX_FETCH_THREADS = 64
+"""Shards received at once; one a seat. A fetch that finds none waits within its deadline."""
 
 MAX_CONNECTIONS = 256
 """Four for each of 64 seats."""
@@ -47,10 +51,12 @@ class SeatLinks:
     """Connections to all seats that were ever asked; of one event loop."""
 
     traffic: Traffic
-    pool: BufferPool
-    """Where shards that come in find their memory; who takes them gives it back."""
     has_bulk: bool = True
     """Whether bulk ports are used at all."""
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(MAX_FETCH_THREADS, thread_name_prefix="da-fetch")
+    )
+    """Each bulk fetch under way has one; started when needed."""
     _session: aiohttp.ClientSession | None = None
     _bulk: BulkConnections | None = None
     _ports: dict[str, Address] = field(default_factory=dict)
@@ -79,29 +85,39 @@ class SeatLinks:
         )
 
     async def fetch_shard(
-        self, seat: Seat, blob: BlobId, header: BlobHeader, *, deadline_seconds: float, progress: Progress
-    ) -> memoryview:
-        """Get the seat's shard in a buffer of the pool, checked against its root; raises ``SeatFailed``."""
+        self,
+        seat: Seat,
+        blob: BlobId,
+        header: BlobHeader,
+        pieces: Sequence[memoryview],
+        *,
+        deadline_seconds: float,
+        progress: Progress,
+    ) -> None:
+        """Get the seat's shard into ``pieces``, checked against its root; raises ``SeatFailed``."""
         way = await self._connect(seat, compute_shard_bytes(header.size_bytes, header.num_data))
         if way is not None:
-            return await bulk_calls.fetch_shard(
+            await bulk_calls.fetch_shard(
                 self._get_bulk(),
                 *way,
                 seat,
                 blob,
                 header,
+                pieces,
                 deadline_seconds=deadline_seconds,
                 progress=progress,
-                pool=self.pool,
+                threads=self._threads,
             )
-        return await node_calls.fetch_shard(
+            return
+        await node_calls.fetch_shard(
             self.get_session(),
             seat,
             blob,
             header,
+            pieces,
             deadline_seconds=deadline_seconds,
             progress=progress,
-            pool=self.pool,
+            threads=self._threads,
         )
 
     async def open_stream(
@@ -137,6 +153,7 @@ class SeatLinks:
 
     async def close(self) -> None:
         """Close all connections."""
+        self._threads.shutdown(wait=False)
         if self._bulk is not None:
             self._bulk.close()
             self._bulk = None

@@ -8,6 +8,8 @@ nothing at all.
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import deque
 
 import numpy as np
 
@@ -23,7 +25,8 @@ def allocate(num_bytes: int) -> memoryview:
 class BufferPool:
     """Keeps buffers that are given back, up to a bound; thread-safe.
 
-    Invariant: a buffer is never handed out twice at once, so only its last user may give it back.
+    Invariant: a buffer is never handed out twice at once, so only its last user may give it back; what is lent must not
+    be given back at all.
     """
 
     def __init__(self, *, max_bytes: int = DEFAULT_POOL_BYTES) -> None:
@@ -31,15 +34,25 @@ class BufferPool:
         self._num_bytes = 0
         self._free: dict[int, list[memoryview]] = {}
         self._lock = threading.Lock()
+        self._returned: deque[memoryview] = deque()
+        """Lent buffers that nobody refers to any more; a finalizer may run anywhere, so it takes no lock."""
 
     def take(self, num_bytes: int) -> memoryview:
         """Return a writable buffer with arbitrary content."""
+        self._collect()
         with self._lock:
             kept = self._free.get(num_bytes)
             if kept:
                 self._num_bytes -= num_bytes
                 return kept.pop()
         return allocate(num_bytes)
+
+    def lend(self, num_bytes: int) -> memoryview:
+        """Return such a buffer that comes back by itself, when nobody refers to it or to a slice of it."""
+        buffer = self.take(num_bytes)
+        lent = np.frombuffer(buffer, dtype=np.uint8)
+        weakref.finalize(lent, self._returned.append, buffer).atexit = False
+        return lent.data
 
     def give_back(self, *buffers: memoryview) -> None:
         """Take ``buffers`` back; what exceeds the bound is left to the garbage collector, oldest sizes first."""
@@ -53,3 +66,7 @@ class BufferPool:
                 self._num_bytes -= size
                 if not self._free[size]:
                     del self._free[size]
+
+    def _collect(self) -> None:
+        while self._returned:
+            self.give_back(self._returned.popleft())

@@ -7,6 +7,8 @@ the right answer has, and either returns something verified or raises ``SeatFail
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
 
 import aiohttp
 from aiohttp import payload
@@ -18,7 +20,6 @@ from da.core.errors import FaultKind, MalformedHeader
 from da.core.merkle import RootBuilder
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
-from da.memory import BufferPool
 from da.protocol import (
     BODY_TYPE,
     CHUNK_BYTES,
@@ -32,7 +33,7 @@ from da.protocol import (
     shard_path,
 )
 from da.seat_faults import check_receipt, check_signature, fail, guard
-from da.shard_io import Progress, ShardBody
+from da.shard_io import HashingWriter, Progress, ShardBody
 
 MAX_ANSWER_BYTES = 8192
 """Receipts, headers (at most 3,600 bytes) and refusals are shorter; more is not read."""
@@ -191,12 +192,15 @@ async def fetch_shard(
     seat: Seat,
     blob: BlobId,
     header: BlobHeader,
+    pieces: Sequence[memoryview],
     *,
     deadline_seconds: float,
     progress: Progress,
-    pool: BufferPool,
-) -> memoryview:
-    """Get the seat's shard, hashing it while it comes, and check it against its root.
+    threads: Executor,
+) -> None:
+    """Get the seat's shard into ``pieces``, hashing it while it comes, and check it against its root.
+
+    When this returns or raises, nothing uses ``pieces`` any more.
 
     Raises:
         SeatFailed: no shard, or altered bytes.
@@ -209,22 +213,20 @@ async def fetch_shard(
         if response.status != 200:
             answer = await _read_answer(seat, response)
             raise fail(seat, FaultKind.REFUSED, decode_refusal(response.status, answer))
-        shard = pool.take(num_bytes)
-        builder = RootBuilder(leaf_bytes=header.leaf_bytes)
-        async for chunk in response.content.iter_any():
-            start = progress.num_bytes
-            if start + len(chunk) > num_bytes:
-                raise fail(seat, FaultKind.BAD_SHARD, f"more than the {num_bytes} bytes of the shard")
-            shard[start : start + len(chunk)] = chunk
-            builder.update(chunk)
-            progress.num_bytes = start + len(chunk)
-        if progress.num_bytes != num_bytes:
-            raise fail(seat, FaultKind.BAD_SHARD, f"{progress.num_bytes} bytes, expected {num_bytes}")
-        root = builder.finish()
+        writer = HashingWriter(pieces, RootBuilder(leaf_bytes=header.leaf_bytes), threads)
+        try:
+            async for chunk in response.content.iter_any():
+                if progress.num_bytes + len(chunk) > num_bytes:
+                    raise fail(seat, FaultKind.BAD_SHARD, f"more than the {num_bytes} bytes of the shard")
+                await writer.write(chunk)
+                progress.num_bytes += len(chunk)
+            if progress.num_bytes != num_bytes:
+                raise fail(seat, FaultKind.BAD_SHARD, f"{progress.num_bytes} bytes, expected {num_bytes}")
+        finally:
+            root = await writer.finish()
         expected = header.shard_roots[seat.index]
         if root != expected:
             raise fail(seat, FaultKind.BAD_SHARD, f"bytes hash to root {root.hex()}, expected {expected.hex()}")
-        return shard
 
 
 async def open_stream(

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from da.codec import compute_used_bytes
-from da.core.blob import compute_shard_bytes, iterate_stripes
+from da.core.blob import compute_shard_bytes, compute_used_bytes, iterate_stripes
 from da.core.errors import NotEnoughShards, WrongShardLength
 from da.core.matrix import compute_recovery_rows
 from da.kernel import Kernel, get_kernel

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
+
+from da.core.merkle import RootBuilder
+from da.core.types import ShardRoot
+
+HASH_BYTES_AT_ONCE = 1 << 20
+"""Bytes that come through the event loop and are then hashed in a thread; handing over costs some 50 us."""
 
 
 @dataclass(slots=True)
@@ -45,3 +53,50 @@ def make_body(pieces: Sequence[memoryview]) -> ShardBody:
             yield piece
 
     return ShardBody(num_bytes=sum(len(piece) for piece in pieces), open_pieces=open_pieces)
+
+
+class HashingWriter:
+    """Puts chunks one behind the other into the pieces of a shard; a thread hashes them meanwhile."""
+
+    def __init__(self, pieces: Sequence[memoryview], builder: RootBuilder, threads: Executor) -> None:
+        self._pieces = pieces
+        self._builder = builder
+        self._threads = threads
+        self._number = 0
+        self._at = 0
+        self._hashed = 0
+        self._hashing: asyncio.Future[None] | None = None
+
+    async def write(self, chunk: bytes) -> None:
+        """Copy ``chunk``; there must be room for it."""
+        view = memoryview(chunk)
+        while view:
+            piece = self._pieces[self._number]
+            part = view[: len(piece) - self._at]
+            piece[self._at : self._at + len(part)] = part
+            self._at += len(part)
+            view = view[len(part) :]
+            is_full = self._at == len(piece)
+            if is_full or self._at - self._hashed >= HASH_BYTES_AT_ONCE:
+                await self._wait()
+                self._hashing = asyncio.get_running_loop().run_in_executor(
+                    self._threads, self._builder.update, piece[self._hashed : self._at]
+                )
+                self._hashed = self._at
+            if is_full:
+                self._number += 1
+                self._at = self._hashed = 0
+
+    async def finish(self) -> ShardRoot:
+        """Return the root of the pieces that are full; no thread reads them any more."""
+        await self._wait()
+        return self._builder.finish()
+
+    async def _wait(self) -> None:
+        if self._hashing is None:
+            return
+        try:
+            await asyncio.shield(self._hashing)
+        except asyncio.CancelledError:
+            await asyncio.wait([self._hashing])
+            raise

@@ -18,12 +18,12 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import Blob, BlobState, OwnerAccount, StorageNodeState
 from da.blocking import BlobClient
-from da.client import Retrieved, RetrieveReport
 from da.core.certificate import encode_certificate
 from da.core.errors import SeatFault
 from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
 from da.range_reader import RangeReader, can_read_ranges
+from da.retrieval import Retrieved, RetrieveReport
 from da.slabs import FileSource, MemorySource, Source
 from storage.committees import make_committee
 from storage.core.errors import (
@@ -349,7 +349,8 @@ class BlobReader:
         with self._lock:
             if self._whole is None:
                 blob = self._reader.blob
-                self._whole = self._blobs.retrieve(blob, committee=self._committee, max_bytes=self.size_bytes).data
+                got = self._blobs.retrieve(blob, committee=self._committee, max_bytes=self.size_bytes)
+                self._whole = bytes(got.data)
         return self._whole[max(0, start) : max(0, stop)]
 
 

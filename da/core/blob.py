@@ -114,6 +114,11 @@ def iterate_stripes(size_bytes: int, num_data: int) -> Iterator[StripeSpan]:
         piece_start += piece_bytes
 
 
+def compute_used_bytes(span: StripeSpan, piece_index: int) -> int:
+    """Return how many bytes of a data piece are the blob's; the rest is padding."""
+    return max(0, min(span.piece_bytes, span.stop - span.start - piece_index * span.piece_bytes))
+
+
 def encode_header(header: BlobHeader) -> bytes:
     """Return the canonical bytes of ``header`` (layout above)."""
     return encode_commitment(header) + b"".join(header.folds)

@@ -197,6 +197,14 @@ class RootBuilder:
             self._hashes += compute_leaf_hashes(view[start:end], leaf_bytes=self._leaf_bytes)
         self._partial += view[end:]
 
+    def extend(self, other: RootBuilder) -> None:
+        """Take what ``other`` took; this one must have taken whole leaves so far, and both have leaves of one size."""
+        assert not self._partial, f"{len(self._partial)} bytes of a leaf, expected whole ones"
+        assert self._leaf_bytes == other._leaf_bytes, f"leaves of {other._leaf_bytes} bytes, not {self._leaf_bytes}"
+        self._hashes += other._hashes
+        self._partial = other._partial
+        self.size_bytes += other.size_bytes
+
     def finish(self) -> ShardRoot:
         """Return the root of everything taken so far."""
         return seal_root(compute_top(self.leaf_hashes()), size_bytes=self.size_bytes, leaf_bytes=self._leaf_bytes)

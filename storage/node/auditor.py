@@ -21,7 +21,6 @@ from da.core.merkle import compute_num_leaves
 from da.core.types import BlobId, Committee, Height, Seat
 from da.counting import Traffic
 from da.links import SeatLinks
-from da.memory import BufferPool
 from storage.core.accusation import is_own_fault
 from storage.core.errors import ChainUnreachable, UnknownShard
 from storage.core.repair import BlobFacts
@@ -83,7 +82,7 @@ class Auditor:
         self._work = work
         self._every_blocks = every_blocks
         self._chance = chance
-        self._links = SeatLinks(Traffic(), BufferPool(), has_bulk=False)
+        self._links = SeatLinks(Traffic(), has_bulk=False)
         self.accuser = accuser
         self.counts = AuditCounts()
 

@@ -20,7 +20,6 @@ from da.core.scheme import compute_tier_scheme
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex
 from da.counting import Traffic
 from da.links import SeatLinks
-from da.memory import BufferPool
 from storage.core.errors import (
     ChainUnreachable,
     DiskFull,
@@ -72,7 +71,7 @@ class Repairer:
         self._work = work
         self._pacer = Pacer(bytes_per_second)
         self._every_blocks = every_blocks
-        self._links = SeatLinks(Traffic(), BufferPool(), has_bulk=True)
+        self._links = SeatLinks(Traffic(), has_bulk=True)
         self._ignored: set[BlobId] = set()
         self._ignored_until = 0
         self.counts = RepairCounts()

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from da import codec
 from da.codec import decode_blob, encode_blob
 from da.core import blob as blob_module
 from da.core.blob import (
@@ -51,7 +50,7 @@ def test_round_trip_at_the_borders(size: int, num_data: int, num_shards: int) ->
 def test_round_trip_over_many_stripes(data: bytes, num_data: int, stripe: int, seed: int) -> None:
     """Stripes of a few bytes walk the same code as stripes of 64 MiB."""
     chosen = random.Random(seed).sample(range(num_data + 3), num_data)
-    with mock.patch.object(blob_module, "STRIPE_BYTES", stripe), mock.patch.object(codec, "CHECK_BLOCK_BYTES", 7):
+    with mock.patch.object(blob_module, "STRIPE_BYTES", stripe):
         header, shards = encode(data, num_data, num_data + 3)
         assert decode_blob(header, {index: shards[index] for index in chosen}) == data
         covered = b"".join(data[span.start : span.stop] for span in iterate_stripes(len(data), num_data))

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
-from da import client as client_module
 from da import gathering, hedging
+from da import retrieval as retrieval_module
 from da.client import AsyncBlobClient
 from da.codec import encode_blob
 from da.core.blob import compute_blob_id, encode_header
@@ -44,10 +44,10 @@ async def client() -> AsyncIterator[AsyncBlobClient]:
 def hurry() -> Any:
     """Waits of a test, not of an ocean."""
     with (
-        mock.patch.object(client_module, "PATIENCE_SECONDS", 0.1),
+        mock.patch.object(retrieval_module, "PATIENCE_SECONDS", 0.1),
         mock.patch.object(hedging, "PATIENCE_SECONDS", 0.1),
         mock.patch.object(gathering, "GRACE_SECONDS", 0.3),
-        mock.patch.object(client_module, "LOOK_SECONDS", 0.02),
+        mock.patch.object(retrieval_module, "LOOK_SECONDS", 0.02),
     ):
         yield
 

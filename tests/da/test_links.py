@@ -19,7 +19,7 @@ from da.memory import BufferPool
 
 @pytest.fixture
 def links() -> SeatLinks:
-    return SeatLinks(Traffic(), BufferPool())
+    return SeatLinks(Traffic())
 
 
 async def test_seats_of_one_node_ask_once_and_all_take_its_port(links: SeatLinks, fakes: Any) -> None:
@@ -56,7 +56,7 @@ async def test_short_shards_and_clients_without_bulk_never_ask(links: SeatLinks,
     seat = fakes.make_committee(1).seats[0]
     with mock.patch.object(node_calls, "fetch_bulk_port", side_effect=AssertionError):
         assert await links._connect(seat, BULK_MIN_BYTES - 1) is None
-        assert await SeatLinks(Traffic(), BufferPool(), has_bulk=False)._connect(seat, BULK_MIN_BYTES) is None
+        assert await SeatLinks(Traffic(), has_bulk=False)._connect(seat, BULK_MIN_BYTES) is None
     await links.close()
 
 

@@ -18,10 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.bindings.types import Blob, BlobState
-from da.client import RetrieveReport
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
+from da.retrieval import RetrieveReport
 from da.sealing import load_secret, seal
-from storage import cli, node_cli
+from storage import cli, cli_session, node_cli
 from storage.amounts import format_wei
 from storage.core.errors import StorageError, UnknownBlob, WrongChain
 from storage.node.config import NodeConfig
@@ -108,7 +108,7 @@ def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path
     assert result.exit_code == 0, result.output
     assert out.read_bytes() == b"secret bytes"
     result = run("get", BLOB, "-o", str(out), "--decrypt", str(other))
-    assert result.exit_code == cli.NOT_READABLE
+    assert result.exit_code == cli_session.NOT_READABLE
     assert "segment 0 does not open: another key" in result.output
     assert out.read_bytes() == b"secret bytes"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "other", "out"]
@@ -117,11 +117,11 @@ def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (UnknownBlob(blob=bytes.fromhex(BLOB)), cli.NOT_FOUND),
-        (NotEnoughShards(blob=bytes(32), expected=2, got=1, faults=(FAULT,)), cli.NOT_READABLE),
-        (StorageError("something"), cli.FAILED),
-        (KeyboardInterrupt(), cli.INTERRUPTED),
-        (OSError("no space"), cli.FAILED),
+        (UnknownBlob(blob=bytes.fromhex(BLOB)), cli_session.NOT_FOUND),
+        (NotEnoughShards(blob=bytes(32), expected=2, got=1, faults=(FAULT,)), cli_session.NOT_READABLE),
+        (StorageError("something"), cli_session.FAILED),
+        (KeyboardInterrupt(), cli_session.INTERRUPTED),
+        (OSError("no space"), cli_session.FAILED),
     ],
 )
 def test_a_failed_get_leaves_what_was_there(fake: FakeStorage, tmp_path: Path, error: Any, code: int) -> None:
@@ -152,7 +152,7 @@ def test_a_put_that_is_not_certified_has_its_own_exit_code(fake: FakeStorage, tm
         result = run("put", str(file), "--key-file", str(key))
     finally:
         cli.Sender = original  # type: ignore[misc]
-    assert result.exit_code == cli.NOT_STORED
+    assert result.exit_code == cli_session.NOT_STORED
     assert "seat 2 (http://x)" in result.output
 
 
@@ -171,14 +171,14 @@ def test_invalid_input_is_exit_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(*arguments)
-    assert result.exit_code == cli.BAD_INPUT
+    assert result.exit_code == cli_session.BAD_INPUT
     assert result.output.strip()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_tier_is_refused_by_name(fake: FakeStorage) -> None:
     result = run("quote", "1GB", "--tier", "lukewarm")
-    assert result.exit_code == cli.BAD_INPUT
+    assert result.exit_code == cli_session.BAD_INPUT
     assert "lukewarm" in result.output
 
 

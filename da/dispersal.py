@@ -1,0 +1,126 @@
+"""Sending shards and gathering receipts: a blob in memory, or one that is coded slab by slab (da/SPEC.md, *Client*).
+
+Invariant: what is returned holds at least s receipts, each verified under the terms; else nothing is certified.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from da.codec import EncodedBlob
+from da.core.blob import BlobHeader, compute_blob_id, compute_shard_bytes
+from da.core.errors import NotEnoughReceipts, SeatFault
+from da.core.receipt import Receipt
+from da.core.types import Certificate, Committee, Height, ReceiptTerms, Scheme, Seat, Tier
+from da.gathering import Gathering, cancel
+from da.hedging import compute_deadline_seconds
+from da.links import SeatLinks
+from da.memory import BufferPool
+from da.protocol import PutRequest
+from da.shard_io import ShardBody, make_body
+from da.slab_feed import SlabFeed
+from da.slabs import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispersal:
+    """What came of a dispersal."""
+
+    certificate: Certificate
+    """At least s receipts, verified."""
+    faults: tuple[SeatFault, ...]
+    """The seats that did not sign, by seat, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSender:
+    """Sends the shards of blobs to one committee, under one set of terms."""
+
+    links: SeatLinks
+    pool: BufferPool
+    committee: Committee
+    genesis_hash: bytes
+    tier: Tier
+    expiry: Height
+    scheme: Scheme
+    deadline_seconds: float
+    """For one seat, beside what its bytes need at the minimum rate."""
+
+    async def send_blob(self, encoded: EncodedBlob) -> Dispersal:
+        """Send a blob whose shards are in memory; its parity goes back to the pool.
+
+        Raises:
+            NotEnoughReceipts: fewer than s seats signed.
+        """
+        terms = self._make_terms(encoded.header)
+        gathering: Gathering[Receipt] = Gathering(num_needed=self.scheme.num_signatures)
+        for seat, pieces in zip(self.committee.seats, encoded.shards, strict=True):
+            gathering.start(seat, self._send(seat, encoded.header, make_body(pieces), terms))
+        receipts, faults = await gathering.run()
+        if not faults:
+            self.pool.give_back(*encoded.parity)  # where a seat failed, its socket may still hold on to them
+        return self._certify(receipts, faults, terms)
+
+    async def send_source(self, source: Source, header: BlobHeader, threads: Executor) -> Dispersal:
+        """Code ``source``, whose header is known, slab by slab, and send it meanwhile.
+
+        Raises:
+            NotEnoughReceipts: fewer than s seats signed.
+            SourceChanged: nothing is certified.
+        """
+        terms = self._make_terms(header)
+        gathering: Gathering[Receipt] = Gathering(num_needed=self.scheme.num_signatures)
+        feed = SlabFeed(
+            source=source,
+            header=header,
+            num_needed=self.scheme.num_signatures,
+            pool=self.pool,
+            executor=threads,
+            drop=gathering.drop,
+        )
+        for seat in self.committee.seats:
+            gathering.start(seat, self._send_fed(seat, header, feed, terms))
+        feeding, gathered = asyncio.create_task(feed.run()), asyncio.create_task(gathering.run())
+        try:
+            await asyncio.wait({feeding, gathered}, return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                feeding.result()
+            receipts, faults = await gathered
+        finally:
+            await cancel((feeding, gathered))
+        return self._certify(receipts, faults, terms)
+
+    async def _send(self, seat: Seat, header: BlobHeader, body: ShardBody, terms: ReceiptTerms) -> Receipt:
+        request = PutRequest(
+            blob=terms.blob, seat=seat.index, epoch=terms.epoch, tier=terms.tier, expiry=terms.expiry, header=header
+        )
+        deadline_seconds = compute_deadline_seconds(self.deadline_seconds, body.num_bytes)
+        return await self.links.send_shard(seat, request, body, terms=terms, deadline_seconds=deadline_seconds)
+
+    async def _send_fed(self, seat: Seat, header: BlobHeader, feed: SlabFeed, terms: ReceiptTerms) -> Receipt:
+        body = ShardBody(
+            num_bytes=compute_shard_bytes(header.size_bytes, header.num_data),
+            open_pieces=lambda: feed.iterate(seat.index),
+        )
+        try:
+            return await self._send(seat, header, body, terms)
+        finally:
+            await feed.leave(seat.index)
+
+    def _make_terms(self, header: BlobHeader) -> ReceiptTerms:
+        return ReceiptTerms(
+            genesis_hash=self.genesis_hash,
+            epoch=self.committee.epoch,
+            blob=compute_blob_id(header),
+            size_bytes=header.size_bytes,
+            tier=self.tier,
+            expiry=self.expiry,
+        )
+
+    def _certify(self, receipts: dict[int, Receipt], faults: tuple[SeatFault, ...], terms: ReceiptTerms) -> Dispersal:
+        if len(receipts) < self.scheme.num_signatures:
+            raise NotEnoughReceipts(expected=self.scheme.num_signatures, got=len(receipts), faults=faults)
+        signatures = tuple((receipt.seat, receipt.signature) for receipt in receipts.values())
+        return Dispersal(certificate=Certificate(terms=terms, signatures=signatures), faults=faults)
