@@ -59,6 +59,7 @@ def abci(
     """Run the application alone; CometBFT connects to its socket."""
     from chain.abci.application import ChainApplication
     from chain.abci.faults import parse_fault
+    from chain.abci.metrics import FILE_NAME, MeteredApplication
     from chain.abci.server import serve
     from chain.snapshots import SnapshotDirectory, SnapshotMaker
     from chain.system import CONTRACTS, process_system_genesis
@@ -89,7 +90,7 @@ def abci(
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stopping.set)
-            await serve(application, path, stopping)
+            await serve(MeteredApplication(application, home / FILE_NAME), path, stopping)
 
         asyncio.run(run())
         path.unlink(missing_ok=True)

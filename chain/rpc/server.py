@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
+from chain.abci.metrics import read_metrics
 from chain.recursion import allow_evm_depth
 from chain.rpc.connections import UnsentBytes, open_listener, read_body, send_answer
 from chain.rpc.dispatch import ChainDatabase, Dispatcher
@@ -64,6 +65,7 @@ class _Node:
 
     def __init__(self, home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> None:
         self._upstream = Upstream(cometbft_url, client)
+        self._home = home
         self._metrics = Metrics()
         self._dispatcher = Dispatcher(
             database=ChainDatabase(home / "app"),
@@ -91,12 +93,13 @@ class _Node:
         return self.explorer.show_page()
 
     async def show_metrics(self, request: web.Request) -> web.Response:
-        """Prometheus text."""
+        """Prometheus text, the application's too."""
         try:
             await self._dispatcher.read(self._measure)
         except RpcFault as e:
             log.warning("metrics without the chain's head: %s", e.message)
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        body = self._metrics.render() + read_metrics(self._home)
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
     async def show_health(self, request: web.Request) -> web.Response:
         """200 when the chain is readable and CometBFT answers and has caught up, else 503 with the reason."""

@@ -1,0 +1,145 @@
+"""Prometheus metrics of the application: how often each ABCI request came, how long it took, what blocks held.
+
+The application has no port of its own.  It writes ``<home>/abci.prom`` (text format, in one step) at most once a
+second after a Commit, and the JSON-RPC process shows it under ``/metrics``: one address to scrape for a node.
+Counting costs less than a microsecond a request, so CheckTx may be counted too.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from google.protobuf.message import Message
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+from chain.abci.server import Application, Handler
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "abci.prom"
+WRITE_SECONDS = 1.0
+"""Between two writes of the file."""
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds: a block must stay well below the second between two of them."""
+_TIMED = ("prepare_proposal", "finalize_block", "commit")
+"""Requests whose times are kept as a distribution."""
+
+
+class MeteredApplication:
+    """An application whose handlers are counted and timed; it answers exactly as the one inside."""
+
+    def __init__(self, application: Application, path: Path, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Measure ``application``, writing to ``path``."""
+        self._application = application
+        self._path = path
+        self._clock = clock
+        self._counts: dict[str, int] = {}
+        self._seconds: dict[str, float] = {}
+        self._check_codes: dict[int, int] = {}
+        self._result_codes: dict[int, int] = {}
+        self._written = float("-inf")
+        self._registry = CollectorRegistry()
+        self._registry.register(_Counts(self))
+        self._durations = Histogram(
+            "archipelago_abci_seconds", "Time in a request", ["request"], buckets=BUCKETS, registry=self._registry
+        )
+        self._height = Gauge("archipelago_abci_height", "Newest finalized block", registry=self._registry)
+        self._block_transactions = Gauge(
+            "archipelago_abci_block_transactions", "Transactions of the newest block", registry=self._registry
+        )
+        self._moment = Gauge(
+            "archipelago_abci_written_seconds", "When this was written, Unix: old means dead", registry=self._registry
+        )
+
+    def get_handler(self, name: str) -> Handler:
+        """Return the handler of a request name, measured."""
+        handler = self._application.get_handler(name)
+        clock, counts, seconds = self._clock, self._counts, self._seconds
+        counts[name] = 0
+        seconds[name] = 0.0
+        observe = self._durations.labels(name).observe if name in _TIMED else None
+        note = {"check_tx": self._note_check, "finalize_block": self._note_block}.get(name)
+        is_commit = name == "commit"
+
+        def measured(request: Message) -> Message:
+            started = clock()
+            response = handler(request)
+            spent = clock() - started
+            counts[name] += 1
+            seconds[name] += spent
+            if observe is not None:
+                observe(spent)
+            if note is not None:
+                note(request, response)
+            if is_commit:
+                self._write_if_due(started + spent)
+            return response
+
+        return measured
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the counts as Prometheus has them."""
+        requests = CounterMetricFamily("archipelago_abci_requests", "ABCI requests", labels=["request"])
+        spent = CounterMetricFamily("archipelago_abci_request_seconds", "Time in them", labels=["request"])
+        for name, count in self._counts.items():
+            requests.add_metric([name], count)
+            spent.add_metric([name], self._seconds[name])
+        checks = CounterMetricFamily("archipelago_abci_checks", "CheckTx by result code", labels=["code"])
+        for code, count in self._check_codes.items():
+            checks.add_metric([str(code)], count)
+        results = CounterMetricFamily("archipelago_abci_transactions", "Transactions by result code", labels=["code"])
+        for code, count in self._result_codes.items():
+            results.add_metric([str(code)], count)
+        return requests, spent, checks, results
+
+    def render(self) -> bytes:
+        """Return the text that Prometheus reads."""
+        return generate_latest(self._registry)
+
+    def _note_check(self, request: Message, response: Message) -> None:
+        code = response.code
+        self._check_codes[code] = self._check_codes.get(code, 0) + 1
+
+    def _note_block(self, request: Message, response: Message) -> None:
+        results = response.tx_results
+        for result in results:
+            self._result_codes[result.code] = self._result_codes.get(result.code, 0) + 1
+        self._height.set(request.height)
+        self._block_transactions.set(len(results))
+
+    def _write_if_due(self, now: float) -> None:
+        if now - self._written < WRITE_SECONDS:
+            return
+        self._written = now
+        self._moment.set(time.time())
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_bytes(self.render())
+            fresh.replace(self._path)
+        except OSError as error:
+            log.warning("metrics can't be written to %s: %s", self._path, error)
+
+
+class _Counts(Collector):
+    """The counts of an application, as a collector."""
+
+    def __init__(self, metered: MeteredApplication) -> None:
+        """Collect from ``metered``."""
+        self._metered = metered
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the families."""
+        return self._metered.collect()
+
+
+def read_metrics(home: Path) -> bytes:
+    """Return what the application has written last, empty where it has written nothing."""
+    try:
+        return (home / FILE_NAME).read_bytes()
+    except OSError:
+        return b""
