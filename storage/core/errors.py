@@ -412,5 +412,6 @@ class InvalidBlobText(StorageError):
     def __init__(self, *, got: str) -> None:
         self.got = got
         super().__init__(
-            f"{got!r} is not a blob id: expected 64 hexadecimal digits, with or without 0x; next: copy it from storage put or storage ls"
+            f"{got!r} is not a blob id: expected 64 hexadecimal digits, with or without 0x; "
+            "next: copy it from storage put or storage ls"
         )

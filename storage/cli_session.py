@@ -1,0 +1,139 @@
+"""What all ``storage`` commands share: options, exit codes, the connection, progress, errors in words."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError, KeyFileError
+from contracts.bindings.failures import describe_failure
+from da.blocking import BlobClient
+from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
+from storage.client import StorageClient
+from storage.core.errors import (
+    BlobReleased,
+    CommitteeSizeChanged,
+    InvalidBlobText,
+    InvalidRetention,
+    LeaseTooShortForTier,
+    StorageError,
+    TierUnavailable,
+    UnknownBlob,
+)
+from storage.sizes import format_size
+
+FAILED = 1
+"""Exit code: the chain or the network failed."""
+BAD_INPUT = 2
+"""Exit code: an argument makes no sense, a file can't be read."""
+NOT_STORED = 3
+"""Exit code: too few nodes signed; nothing is certified."""
+NOT_FOUND = 4
+"""Exit code: the chain does not know the blob, or its leases have ended."""
+NOT_READABLE = 5
+"""Exit code: too few good shards."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+Chain = Annotated[list[str], typer.Option("--chain", help="JSON-RPC URL; give several to survive one being down.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Deadline = Annotated[float, typer.Option(help="Seconds to wait for one node.")]
+Seal = Annotated[Path | None, typer.Option("--encrypt", help="Seal with the key in this file; see keygen.")]
+Unseal = Annotated[Path | None, typer.Option("--decrypt", help="Open with the key in this file.")]
+DEFAULT_CHAIN = ["http://127.0.0.1:8545"]
+
+
+@contextmanager
+def open_storage(urls: list[str], deadline: float) -> Iterator[tuple[ChainClient, StorageClient, BlobClient]]:
+    """Give chain, store and blob client, and close them."""
+    client = ChainClient(urls)
+    try:
+        with BlobClient(deadline_seconds=deadline) as blobs:
+            yield client, StorageClient(client, blobs), blobs
+    finally:
+        client.close()
+
+
+@contextmanager
+def report_errors(as_json: bool) -> Iterator[None]:
+    """Turn expected failures into a readable line and an exit code."""
+    try:
+        yield
+    except (UnknownBlob, BlobReleased) as error:
+        fail(error, NOT_FOUND, as_json)
+    except DisperseFailed as error:
+        fail(error, NOT_STORED, as_json)
+    except RetrieveFailed as error:
+        fail(error, NOT_READABLE, as_json)
+    except (
+        InvalidBlobText,
+        InvalidRetention,
+        CommitteeSizeChanged,
+        LeaseTooShortForTier,
+        TierUnavailable,
+        ValueError,
+        KeyFileError,
+        FileNotFoundError,
+        IsADirectoryError,
+        PermissionError,
+    ) as error:
+        fail(error, BAD_INPUT, as_json)
+    except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
+        fail(error, FAILED, as_json)
+    except KeyboardInterrupt as error:
+        fail(error, INTERRUPTED, as_json)
+
+
+@contextmanager
+def show_progress(text: str, get_bytes: Callable[[], int], as_json: bool) -> Iterator[None]:
+    """Show the bytes at the sockets while the block runs; nothing where output is for programs."""
+    if as_json or not sys.stderr.isatty():
+        yield
+        return
+    stop = threading.Event()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+
+        def follow() -> None:
+            first, since = get_bytes(), time.monotonic()
+            while not stop.wait(0.1):
+                done = get_bytes() - first
+                rate = int(done / max(0.1, time.monotonic() - since))
+                progress.update(task, description=f"{text}: {format_size(done)} on the wire, {format_size(rate)}/s")
+
+        thread = threading.Thread(target=follow, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def show(result: dict[str, Any], as_json: bool, text: str) -> None:
+    """Print a result for programs or for people."""
+    print(json.dumps(result) if as_json else text, flush=True)
+
+
+def fail(error: BaseException, code: int, as_json: bool) -> NoReturn:
+    """Say what failed and what to do next, and end with ``code``."""
+    text = str(error) or "interrupted"
+    with contextlib.suppress(BrokenPipeError):
+        if as_json:
+            print(json.dumps({"error": type(error).__name__, "message": text}), flush=True)
+        else:
+            print(describe_failure(error), file=sys.stderr, flush=True)
+    raise SystemExit(code)

@@ -1,0 +1,192 @@
+"""``storage archive | restore | keep | rehome | challenge``: what is done to blobs that are already in the store."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from contracts.bindings.keys import address_of, load_key
+from contracts.bindings.sender import Sender
+from contracts.bindings.types import BlobState
+from storage.amounts import format_wei
+from storage.archives import keep_file, restore_file
+from storage.cli_session import (
+    DEFAULT_CHAIN,
+    Chain,
+    Deadline,
+    Json,
+    open_storage,
+    report_errors,
+    show,
+    show_progress,
+)
+from storage.client import Rehomed, parse_blob_id
+from storage.core.delta import WIDTHS
+from storage.core.errors import CommitteeSizeChanged
+from storage.core.retention import Retention
+from storage.core.tiers import parse_tier
+from storage.mover import Mover, StoreMovePort
+from storage.sizes import format_size
+
+KEEP_SECONDS = 10.0
+"""Between two looks of ``keep --watch``."""
+
+
+def add_keeping_commands(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (challenge, archive, restore, keep, rehome):
+        app.command()(command)
+
+
+def challenge(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    seat: Annotated[int, typer.Argument(min=0, max=63, help="The seat that is accused.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that risks the bond.")],
+    leaf: Annotated[int | None, typer.Option(min=0, help="The leaf to show; by default one drawn now.")] = None,
+    chain: Chain = DEFAULT_CHAIN,
+    as_json: Json = False,
+) -> None:
+    """Accuse a seat of having lost its shard: it shows a leaf on the chain and gets your bond, or is slashed."""
+    with report_errors(as_json), open_storage(chain, 30.0) as (client, storage, _):
+        blob_id, wanted = parse_blob_id(blob), secrets.randbits(62) if leaf is None else leaf
+        due = storage.challenge(blob_id, seat=seat, leaf=wanted, sender=Sender(client, load_key(key_file)))
+        result = {"blob": "0x" + blob_id.hex(), "seat": seat, "leaf": wanted, "due_height": due}
+        show(result, as_json, f"seat {seat} must answer until height {due}")
+
+
+def archive(
+    file: Annotated[Path, typer.Argument(help="The file, such as a checkpoint.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the account that pays.")],
+    base: Annotated[str, typer.Option(help="Archive of the checkpoint before: only the difference is kept.")] = "",
+    width: Annotated[int, typer.Option(help="Bytes of a number: 2 for bf16, 4 for fp32.")] = 4,
+    blocks: Annotated[int, typer.Option(min=1, help="How long to keep it, in blocks.")] = 8_760_000,
+    tier: Annotated[str, typer.Option(help="cold, or another.")] = "cold",
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Keep a file compressed, as the difference to an earlier one; get it back with restore."""
+    with report_errors(as_json), open_storage(chain, deadline) as (client, storage, blobs):
+        if width not in WIDTHS:
+            raise ValueError(f"--width {width}, expected one of {WIDTHS}")
+        with show_progress(f"archiving {file.name}", lambda: blobs.bytes_sent, as_json):
+            kept = keep_file(
+                storage,
+                file,
+                blocks=blocks,
+                sender=Sender(client, load_key(key_file)),
+                width=width,
+                base=parse_blob_id(base) if base else None,
+                tier=parse_tier(tier),
+            )
+        result = {
+            "blob": "0x" + kept.stored.blob.hex(),
+            "size_bytes": kept.size_bytes,
+            "stored_bytes": kept.stored.size_bytes,
+            "depth": kept.depth,
+            "base": None if kept.base is None else "0x" + kept.base.hex(),
+            "expiry_height": kept.stored.expiry,
+            "fee_wei": kept.stored.fee,
+        }
+        show(
+            result,
+            as_json,
+            f"{result['blob']}\n{format_size(kept.size_bytes)} in {format_size(kept.stored.size_bytes)} "
+            f"({kept.gain:.1f} times smaller, depth {kept.depth}), until height {kept.stored.expiry}, "
+            f"fee {format_wei(kept.stored.fee)}",
+        )
+
+
+def restore(
+    blob: Annotated[str, typer.Argument(help="The archive's blob id, 64 hex digits.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")],
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Get the contents of an archive, with all that it builds on."""
+    with report_errors(as_json), open_storage(chain, deadline) as (_, storage, blobs):
+        with show_progress(f"restoring {out.name}", lambda: blobs.bytes_received, as_json):
+            size_bytes = restore_file(storage, parse_blob_id(blob), out)
+        result = {"file": str(out), "size_bytes": size_bytes, "bytes_received": blobs.bytes_received}
+        show(result, as_json, f"{out}: {format_size(size_bytes)}, verified")
+
+
+def keep(
+    run: Annotated[int, typer.Option(min=1, help="The training run.")],
+    key_file: Annotated[Path, typer.Option(help="Key of the run's owner, who has the leases.")],
+    home: Annotated[Path, typer.Option(help="Where the catalogue lies, with room for some checkpoint parts.")],
+    hot: Annotated[int, typer.Option(min=1, help="The newest so many checkpoints stay hot.")] = 2,
+    cold_every: Annotated[int, typer.Option(min=0, help="Versions that are multiples of this go cold; 0: none.")] = 10,
+    cold: Annotated[int, typer.Option(min=0, help="The newest so many cold ones are kept; 0: all.")] = 0,
+    grace: Annotated[int, typer.Option(min=0, help="Blocks between flip and release of the hot copy.")] = 200,
+    width: Annotated[int, typer.Option(help="Bytes of a number of the state.")] = 4,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Move a run's checkpoints from hot to cold: copy, certify, flip, grace, delete."""
+    with report_errors(as_json), open_storage(chain, deadline) as (client, storage, _):
+        home.mkdir(parents=True, exist_ok=True)
+        sender = Sender(client, load_key(key_file))
+        port = StoreMovePort(client, storage, sender, run=run, directory=home, width=width)
+        retention = Retention(num_hot=hot, cold_every=cold_every, num_cold=cold, grace_blocks=grace)
+        mover = Mover(port, home / f"run-{run}.json", retention)
+        while True:
+            done = mover.step()
+            result = {"done": [{"action": action.value, "version": version} for action, version in done]}
+            if done or not watch:
+                lines = [f"checkpoint {version}: {action.value}" for action, version in done]
+                show(result, as_json, "\n".join(lines) or "nothing to do")
+            if not watch:
+                return
+            time.sleep(KEEP_SECONDS)
+
+
+def rehome(
+    blobs: Annotated[list[str] | None, typer.Argument(help="Blob ids, 64 hex digits each.")] = None,
+    key_file: Annotated[Path, typer.Option(help="Key of the account that pays for them.")] = Path("owner.key"),
+    all_blobs: Annotated[bool, typer.Option("--all", help="All blobs that the account has put.")] = False,
+    directory: Annotated[Path, typer.Option(help="Where there is room for one blob at a time.")] = Path("."),
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Move blobs off committees whose nodes are gone to the current one; what is paid is not paid again."""
+    with report_errors(as_json), open_storage(chain, deadline) as (client, storage, traffic):
+        if not blobs and not all_blobs:
+            raise ValueError("no blob given; next: name some, or give --all")
+        sender = Sender(client, load_key(key_file))
+        wanted = [parse_blob_id(text) for text in blobs or ()]
+        if all_blobs:
+            owned = storage.list_blobs(address_of(load_key(key_file)))
+            wanted += [parse_blob_id(info.blob.hex()) for info in owned if info.state is BlobState.LIVE]
+        done: list[Rehomed] = []
+        left: list[CommitteeSizeChanged] = []
+        for blob in wanted:
+            with show_progress(f"moving {blob.hex()[:16]}", lambda: traffic.bytes_sent, as_json):
+                try:
+                    done.append(storage.rehome(blob, sender=sender, directory=directory))
+                except CommitteeSizeChanged as error:
+                    left.append(error)
+        moved = [item for item in done if item.is_moved]
+        result = {
+            "moved": [
+                {"blob": "0x" + item.blob.hex(), "epoch": item.epoch, "gone": list(item.gone), "fee_wei": item.fee}
+                for item in moved
+            ],
+            "num_staying": len(done) - len(moved),
+            "put_anew": ["0x" + error.blob.hex() for error in left],
+        }
+        lines = [
+            f"0x{item.blob.hex()}: seats {', '.join(map(str, item.gone))} are gone, moved to epoch {item.epoch}, "
+            f"fee {format_wei(item.fee)}"
+            for item in moved
+        ]
+        lines += [f"0x{error.blob.hex()}: {error}" for error in left]
+        show(result, as_json, "\n".join([*lines, f"{len(moved)} moved, {len(done) - len(moved)} stay where they are"]))
