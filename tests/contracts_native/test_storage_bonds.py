@@ -257,6 +257,28 @@ def test_a_cold_lease_costs_at_least_thirty_days() -> None:
     assert abs(2 * refund - paid) * 10**3 < paid, "half of sixty days comes back at once, thirty stay"
 
 
+def test_a_dearer_tier_is_paid_for_all_blocks_that_are_left() -> None:
+    """A cold lease is no way to hot storage at a tenth of its price, with the same expiry or a shorter one."""
+    chain = Chain()
+    month = 720 * 12_000
+    stored = Stored(chain, blocks=2 * month, tier=Tier.COLD)
+    cold = chain.struct("Storage", "blob", stored.blob)["paid"]
+    expiry, size = chain.struct("Storage", "blob", stored.blob)["expiryHeight"], stored.header.size_bytes
+    hot = chain.view("Storage", "quote", 1, size, expiry - chain.height)
+    short = chain.certificate(stored.blob, tier=Tier.HOT, size=size, expiry=chain.height + 100)
+    assert refused(chain, "certify", short, value=hot // 2) == "FeeTooSmall"
+    before = chain.balance("alice")
+    chain.call("Storage", "certify", short, sender="alice", value=10**18)
+    paid = before - chain.balance("alice")
+    assert abs(paid + cold - hot) * 10**3 < hot, "the price of hot, less what cold had left"
+    info = chain.struct("Storage", "blob", stored.blob)
+    assert (info["tier"], info["expiryHeight"], info["paid"]) == (Tier.HOT, expiry, cold + paid)
+    before = chain.balance("alice")
+    chain.call("Storage", "release", stored.blob, sender="alice")
+    assert chain.balance("alice") - before > paid, "what is not used comes back"
+    assert chain.total_money() == chain.minted
+
+
 def test_anothers_lease_keeps_the_blob() -> None:
     chain = Chain()
     blob = make_hash("blob")
@@ -297,7 +319,10 @@ def test_no_wei_is_lost_in_any_history_of_leases(history: list[tuple[str, int, i
         blob, name = make_hash(number), ("alice", "bob")[person]
         try:
             if action == "certify":
-                certificate = chain.certificate(blob, expiry=chain.height + blocks, size=1_000 * (number + 1))
+                tier = Tier.HOT if blocks % 2 else Tier.TEMPORARY
+                certificate = chain.certificate(
+                    blob, expiry=chain.height + blocks, size=1_000 * (number + 1), tier=tier
+                )
                 chain.call("Storage", "certify", certificate, sender=name, value=10**18)
             elif action == "renew":
                 chain.call("Storage", "renew", blob, chain.height + blocks, sender=name, value=10**18)

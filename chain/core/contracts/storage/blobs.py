@@ -13,7 +13,12 @@ from chain.core.abi.refusal import Refusal
 from chain.core.accounts import transfer
 from chain.core.contracts.storage.bonds import note_signed
 from chain.core.contracts.storage.certificates import StoredBlob
-from chain.core.contracts.storage.income import process_cut_span, process_fee, process_moved_span
+from chain.core.contracts.storage.income import (
+    compute_span_rest,
+    process_cut_span,
+    process_fee,
+    process_moved_span,
+)
 from chain.core.contracts.storage.keys import STORAGE, blob_key, due_blob_key
 from chain.core.contracts.storage.leases import Lease, get_lease, get_lease_expiries, save_lease
 from chain.core.contracts.storage.owners import process_owner_payment
@@ -75,17 +80,28 @@ def compute_release_height(blob: Blob) -> int:
 
 
 def compute_lease_fee(state: Overlay, stored: StoredBlob, owner: Address, height: int) -> Amount:
-    """Return what a lease up to the certificate's expiry costs: only the blocks the owner has not paid yet."""
-    paid_until = max(height, get_lease_expiry(state, stored.blob, owner))
+    """Return what a lease up to the certificate's expiry costs: only the blocks the owner has not paid yet.
+
+    Where the tier is dearer than the one that the owner has paid for, all blocks that are left are bought anew, and
+    what the lease would still have brought counts.
+    """
+    lease = get_lease(state, stored.blob, owner)
+    paid_until = max(height, lease.expiry_height)
+    tier = get_tier(state, stored.tier)
+    if _is_dearer(state, stored, lease, height):
+        stop = max(stored.expiry_height, paid_until)
+        left = sum(compute_span_rest(span, height) for span in lease.spans)
+        return Amount(max(0, compute_fee(tier, stored.size_bytes, stop - height) - left))
     if stored.expiry_height <= paid_until:
         return Amount(0)
-    return compute_fee(get_tier(state, stored.tier), stored.size_bytes, stored.expiry_height - paid_until)
+    return compute_fee(tier, stored.size_bytes, stored.expiry_height - paid_until)
 
 
 def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> None:
     """Record a certified blob and the owner's lease of it; the fee has been paid."""
     state = turn.state
     lease = get_lease(state, stored.blob, owner)
+    is_dearer = _is_dearer(state, stored, lease, int(turn.height))
     expiry = max(stored.expiry_height, lease.expiry_height)
     blob = get_blob(state, stored.blob)
     if blob is None:
@@ -111,6 +127,12 @@ def process_lease(turn: Turn, stored: StoredBlob, owner: Address, fee: int) -> N
     blob.paid += fee
     save_blob(state, stored.blob, blob)
     note_signed(state, stored.epoch, stored.expiry_height)
+    if is_dearer:  # one span at the new price, from now on
+        left = sum(process_cut_span(state, span, cut=int(turn.height), height=int(turn.height)) for span in lease.spans)
+        lease.spans, lease.expiry_height = [], int(turn.height)
+        _extend_lease(turn, stored.blob, owner, lease, expiry, stored.epoch, fee, left=left)
+        turn.emit(STORAGE, "BlobCertified", stored.blob, owner, stored.size_bytes, stored.tier, expiry, fee)
+        return
     if blob.epoch == stored.epoch:  # its own seats keep it from now on, and are paid from now on
         lease.spans = [
             process_moved_span(state, span, epoch=stored.epoch, height=int(turn.height)) for span in lease.spans
@@ -179,13 +201,31 @@ def process_release(turn: Turn, blob_id: bytes, owner: Address) -> Amount:
     return Amount(refund)
 
 
+def _is_dearer(state: Overlay, stored: StoredBlob, lease: Lease, height: int) -> bool:
+    """Tell whether a certificate asks for a dearer tier than the one that a running lease was paid for."""
+    blob = get_blob(state, stored.blob)
+    if blob is None or lease.expiry_height <= height:
+        return False
+    new, old = get_tier(state, stored.tier), get_tier(state, blob.tier)
+    return new.picowei_per_byte_block > old.picowei_per_byte_block
+
+
 def _extend_lease(
-    turn: Turn, blob_id: bytes, owner: Address, lease: Lease, expiry_height: int, epoch: int, fee: int
+    turn: Turn,
+    blob_id: bytes,
+    owner: Address,
+    lease: Lease,
+    expiry_height: int,
+    epoch: int,
+    fee: int,
+    *,
+    left: int = 0,
 ) -> None:
+    """Lengthen a lease for ``fee``, and for ``left`` wei of its own that were taken out of former spans."""
     state, height = turn.state, int(turn.height)
     start = max(height, lease.expiry_height)
-    if fee and expiry_height > start:
-        span = process_fee(state, fee=fee, start=start, stop=expiry_height, epoch=epoch, height=height)
+    if fee + left and expiry_height > start:
+        span = process_fee(state, fee=fee + left, start=start, stop=expiry_height, epoch=epoch, height=height)
         lease.spans.append(span)
     lease.expiry_height = max(lease.expiry_height, expiry_height)
     save_lease(state, blob_id, owner, lease, height)

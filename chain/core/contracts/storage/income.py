@@ -86,6 +86,11 @@ def process_fee(state: Overlay, *, fee: int, start: int, stop: int, epoch: int, 
     return Span(start=start, stop=stop, rate=rate, epoch=epoch)
 
 
+def compute_span_rest(span: Span, height: int) -> int:
+    """Return the wei that a span still brings from ``height`` on."""
+    return span.rate * max(0, span.stop - max(span.start, height))
+
+
 def process_cut_span(state: Overlay, span: Span, *, cut: int, height: int) -> int:
     """End a span at ``cut``, now or later, and return the wei that it no longer brings."""
     if span.stop <= cut:
