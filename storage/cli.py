@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from contracts.bindings.keys import address_of, load_key
+from contracts.bindings.keys import load_address
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
+from contracts.bindings.unlocking import ask_password, unlock_key
 from da.core.types import Tier
 from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
@@ -56,7 +57,7 @@ def put(
     """Put a file of any size: upload, certify, pay its lease."""
     with _errors(as_json), _open(chain, deadline) as (client, storage, blobs):
         wanted = parse_tier(tier)
-        sender = Sender(client, load_key(key_file))
+        sender = Sender(client, unlock_key(key_file))
         with FileSource(file) as plain:
             source = plain if encrypt is None else SealedSource(plain, load_secret(encrypt))
             with _progress(f"storing {file.name}, {format_size(source.size_bytes)}", lambda: blobs.bytes_sent, as_json):
@@ -204,7 +205,7 @@ def list_(
     with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
         if not owner and key_file is None:
             raise ValueError("whose blobs? next: give --owner or --key-file")
-        address = owner or address_of(load_key(key_file)) if key_file is not None else owner
+        address = owner or load_address(key_file, ask_password) if key_file is not None else owner
         blobs = [info for info in storage.list_blobs(address) if has_ended or info.state is BlobState.LIVE]
         account = storage.get_account(address)
         result = {
@@ -243,7 +244,7 @@ def rm(
     """End your lease of a blob now; what it did not use comes back."""
     with _errors(as_json), _open(chain, 30.0) as (client, storage, _):
         blob_id = parse_blob_id(blob)
-        refund = storage.release(blob_id, sender=Sender(client, load_key(key_file)))
+        refund = storage.release(blob_id, sender=Sender(client, unlock_key(key_file)))
         result = {"blob": "0x" + blob_id.hex(), "refund_wei": refund}
         _show(result, as_json, f"released 0x{blob_id.hex()}, {format_wei(refund)} came back")
 
@@ -258,7 +259,7 @@ def renew(
 ) -> None:
     """Lengthen your lease of a blob."""
     with _errors(as_json), _open(chain, 30.0) as (client, storage, _):
-        renewed = storage.renew(parse_blob_id(blob), blocks=blocks, sender=Sender(client, load_key(key_file)))
+        renewed = storage.renew(parse_blob_id(blob), blocks=blocks, sender=Sender(client, unlock_key(key_file)))
         result = {"blob": "0x" + renewed.blob.hex(), "expiry_height": renewed.expiry, "fee_wei": renewed.fee}
         _show(result, as_json, f"kept until height {renewed.expiry}, fee {format_wei(renewed.fee)}")
 

@@ -1,4 +1,7 @@
-"""Key files: one line with a secp256k1 private key, 32 bytes in hex, readable by the owner only (mode 0600)."""
+"""Key files: a secp256k1 private key, readable by the owner only (mode 0600).
+
+Either one line of 64 hex digits, or an encrypted keystore (`contracts.bindings.keystore`); every command takes both.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import re
 import secrets
 import stat
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import KeyFileError
+from contracts.bindings.keystore import decrypt_key, encrypt_key, is_keystore, read_address
 from contracts.bindings.signing import compute_address
 
 KEY_FILE_MODE = 0o600
@@ -20,41 +25,82 @@ _GROUP_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD036414
 """Order of secp256k1's group (SEC 2, 2.4.1): a private key is 1 .. order-1."""
 
 
-def create_key(path: Path) -> bytes:
-    """Make a new key, write it durably and return it; an existing file is never overwritten."""
+def create_key(path: Path, password: str | None = None) -> bytes:
+    """Make a new key, write it durably, encrypted where there is a password, and return it.
+
+    An existing file is never overwritten.
+    """
     key = secrets.randbelow(_GROUP_ORDER - 1) + 1
     private_key = key.to_bytes(32, "big")
+    text = private_key.hex() if password is None else encrypt_key(private_key, password)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
-    except FileExistsError as e:
-        raise KeyFileError(f"{path} exists already; next: name another file, or use the key that is in it") from e
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(private_key.hex() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    _write(path, text)
     return private_key
 
 
-def load_key(path: Path) -> bytes:
-    """Read a key file, or raise KeyFileError; warn where others may read it."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError as e:
-        raise KeyFileError(f"{path} does not exist; next: make one with `trainer keys new {path}`") from e
-    except (OSError, UnicodeDecodeError) as e:
-        raise KeyFileError(f"{path} can't be read: {e}") from e
+def encrypt_file(path: Path, password: str) -> str:
+    """Turn a key file into an encrypted one, in one step, and return its address; raises KeyFileError."""
+    text = _read(path)
+    if is_keystore(text):
+        raise KeyFileError(f"{path} is encrypted already; next: nothing, or decrypt it with your wallet first")
+    key = load_key(path)
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    _write(fresh, encrypt_key(key, password))
+    os.replace(fresh, path)
+    return address_of(key)
+
+
+def load_key(path: Path, ask_password: Callable[[Path], str] | None = None) -> bytes:
+    """Read a key file, or raise KeyFileError; warn where others may read it.
+
+    ``ask_password`` is called for an encrypted one; without it such a file is refused.
+    """
+    text = _read(path)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        warnings.warn(f"{path} has mode {mode:04o}, expected {KEY_FILE_MODE:04o}: chmod 600 {path}", stacklevel=2)
+    if is_keystore(text):
+        if ask_password is None:
+            raise KeyFileError(f"{path} is encrypted and no password was given; next: use the command line")
+        return decrypt_key(path, text, ask_password(path))
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", text):
-        raise KeyFileError(f"{path} holds {len(text)} characters, expected one line of 64 hex digits")
+        raise KeyFileError(
+            f"{path} holds {len(text)} characters, expected one line of 64 hex digits or a keystore; next: name your"
+            " key file, or make one with `trainer keys new FILE`"
+        )
     key = int(text, 16)
     if not 0 < key < _GROUP_ORDER:
         raise KeyFileError(f"{path} holds a number outside 1 .. group order - 1; next: make another key")
-    if mode & 0o077:
-        warnings.warn(f"{path} has mode {mode:04o}, expected {KEY_FILE_MODE:04o}: chmod 600 {path}", stacklevel=2)
     return key.to_bytes(32, "big")
+
+
+def load_address(path: Path, ask_password: Callable[[Path], str] | None = None) -> str:
+    """Return the address of a key file; an encrypted one names it without its password."""
+    text = _read(path)
+    return read_address(path, text) if is_keystore(text) else address_of(load_key(path, ask_password))
 
 
 def address_of(private_key: bytes) -> str:
     """Return the checksummed address of a private key."""
     return checksummed("0x" + compute_address(private_key).hex())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError as e:
+        raise KeyFileError(f"{path} does not exist; next: make one with `trainer keys new {path}`") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise KeyFileError(f"{path} can't be read: {e}") from e
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+    except FileExistsError as e:
+        raise KeyFileError(f"{path} exists already; next: name another file, or use the key that is in it") from e
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())

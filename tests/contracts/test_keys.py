@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from eth_account import Account
 
+from contracts.bindings import keystore, unlocking
 from contracts.bindings.errors import KeyFileError
-from contracts.bindings.keys import address_of, create_key, load_key
+from contracts.bindings.keys import address_of, create_key, encrypt_file, load_address, load_key
+from contracts.bindings.keystore import decrypt_key, encrypt_key
+from contracts.bindings.unlocking import PASSWORD, PASSWORD_FILE, ask_new_password, unlock_key
+
+LIGHT = 2
+"""scrypt's n in tests: a guess costs nothing."""
+PASSWORD_TEXT = "correct horse"
 
 
 def test_a_new_key_is_private_and_read_back(tmp_path: Path) -> None:
@@ -54,3 +64,102 @@ def test_a_key_that_others_may_read_warns(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.warns(UserWarning, match="mode 0644, expected 0600"):
         load_key(path)
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> tuple[Path, bytes]:
+    """A keystore that is cheap to open, and its key."""
+    path, key = tmp_path / "worker.json", b"\x05" * 32
+    path.write_text(encrypt_key(key, PASSWORD_TEXT, work_factor=LIGHT) + "\n")
+    path.chmod(0o600)
+    return path, key
+
+
+def test_keystore_is_what_eth_account_writes_and_reads(encrypted: tuple[Path, bytes]) -> None:
+    path, key = encrypted
+    assert bytes(Account.decrypt(path.read_text(), PASSWORD_TEXT)) == key
+    other = json.dumps(Account.encrypt(key, PASSWORD_TEXT, kdf="pbkdf2", iterations=1))
+    assert decrypt_key(path, other, PASSWORD_TEXT) == key
+
+
+def test_encrypted_file_is_opened_by_password_only(
+    encrypted: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, key = encrypted
+    with pytest.raises(KeyFileError, match="encrypted and no password"):
+        load_key(path)
+    assert load_key(path, lambda _: PASSWORD_TEXT) == key
+    with pytest.raises(KeyFileError, match="wrong password") as refused:
+        load_key(path, lambda _: "a wrong one")
+    assert "a wrong one" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    monkeypatch.setenv(PASSWORD, PASSWORD_TEXT)
+    assert unlock_key(path) == key
+    kept = tmp_path / "password"
+    kept.write_text(PASSWORD_TEXT + "\nsecond line\n")
+    monkeypatch.setenv(PASSWORD, "the file wins")
+    monkeypatch.setenv(PASSWORD_FILE, str(kept))
+    assert unlock_key(path) == key
+    kept.write_text("\n")
+    with pytest.raises(KeyFileError, match="first line is empty"):
+        unlock_key(path)
+    monkeypatch.setenv(PASSWORD_FILE, str(tmp_path / "none"))
+    with pytest.raises(KeyFileError, match="can't be read"):
+        unlock_key(path)
+
+
+def test_prompt_asks_once_to_open_and_twice_for_a_new_one(
+    encrypted: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, key = encrypted
+    for name in (PASSWORD, PASSWORD_FILE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(unlocking.sys, "stdin", SimpleNamespace(isatty=lambda: False))
+    with pytest.raises(KeyFileError, match=f"no terminal to ask for its password; next: set {PASSWORD_FILE}"):
+        unlock_key(path)
+    monkeypatch.setattr(unlocking.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    typed = iter([PASSWORD_TEXT, "twice the same", "twice the same", "one", "another"])
+    monkeypatch.setattr(unlocking.getpass, "getpass", lambda prompt: next(typed))
+    assert unlock_key(path) == key
+    assert ask_new_password(path) == "twice the same"
+    with pytest.raises(KeyFileError, match="passwords differ"):
+        ask_new_password(path)
+
+
+def test_address_is_known_without_the_password(encrypted: tuple[Path, bytes], tmp_path: Path) -> None:
+    path, key = encrypted
+    assert load_address(path) == address_of(key)
+    plain = tmp_path / "plain"
+    made = create_key(plain)
+    assert load_address(plain) == address_of(made)
+
+
+def test_a_plain_file_is_encrypted_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keystore.encrypt_key, "__kwdefaults__", {"work_factor": LIGHT})
+    path = tmp_path / "key"
+    key = create_key(path)
+    with pytest.raises(KeyFileError, match="has 5 characters, expected at least 8"):
+        encrypt_file(path, "short")
+    assert load_key(path) == key, "a refusal changes nothing"
+    assert encrypt_file(path, PASSWORD_TEXT) == address_of(key)
+    assert key.hex() not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load_key(path, lambda _: PASSWORD_TEXT) == key
+    assert [each.name for each in tmp_path.iterdir()] == ["key"]
+    with pytest.raises(KeyFileError, match="encrypted already"):
+        encrypt_file(path, PASSWORD_TEXT)
+    fresh = tmp_path / "fresh"
+    made = create_key(fresh, PASSWORD_TEXT)
+    assert load_key(fresh, lambda _: PASSWORD_TEXT) == made
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '{"version": 1}', '{"version": 3}', '{"version": 3, "crypto": {"kdf": "x"}}']
+)
+def test_invalid_keystores(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(KeyFileError, match=r"; next: ") as refused:
+        load_key(path, lambda _: PASSWORD_TEXT)
+    assert str(path) in str(refused.value)

@@ -10,8 +10,9 @@ import typer
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
-from contracts.bindings.keys import address_of, load_key
+from contracts.bindings.keys import load_address
 from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
+from contracts.bindings.unlocking import ask_password
 from training.commands.asking import fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
@@ -62,7 +63,7 @@ def status(
 ) -> None:
     """Say how the run stands, and whether a worker's last update counted and why."""
     client = ChainClient(chain)
-    worker = address or (address_of(load_key(key_file)) if key_file else None)
+    worker = address or (load_address(key_file, ask_password) if key_file else None)
     info = fetch_run(client, run)
     if worker is None:
         verified = verify_status(chain, info, None, genesis=genesis) if verify else None

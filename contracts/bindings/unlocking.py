@@ -1,0 +1,63 @@
+"""Key files as command lines take them: an encrypted one is opened with a password from a file, the environment or a
+prompt.  The only place that asks for passwords; libraries are given keys.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+
+from contracts.bindings.errors import KeyFileError
+from contracts.bindings.keys import load_key
+
+PASSWORD_FILE = "ARCHIPELAGO_PASSWORD_FILE"
+"""Environment variable: a file whose first line is the password; what a service should use."""
+PASSWORD = "ARCHIPELAGO_PASSWORD"
+"""Environment variable: the password itself; seen by whoever may look at the process."""
+
+
+def unlock_key(path: Path) -> bytes:
+    """Return the key of a key file, asking for the password of an encrypted one; raises KeyFileError."""
+    return load_key(path, ask_password)
+
+
+def ask_password(path: Path) -> str:
+    """Return the password of a key file; raises KeyFileError where there is nobody to ask."""
+    return _from_environment() or _prompt(f"password of {path}: ", path)
+
+
+def ask_new_password(path: Path) -> str:
+    """Return a password for a new key file, asked for twice."""
+    found = _from_environment()
+    if found:
+        return found
+    password = _prompt(f"new password of {path}: ", path)
+    if _prompt("once more: ", path) != password:
+        raise KeyFileError("the two passwords differ; next: try again")
+    return password
+
+
+def _from_environment() -> str:
+    name = os.environ.get(PASSWORD_FILE)
+    if name:
+        try:
+            lines = Path(name).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise KeyFileError(f"{PASSWORD_FILE} names {name}, which can't be read: {error}") from error
+        if not lines or not lines[0]:
+            raise KeyFileError(
+                f"{PASSWORD_FILE} names {name}, whose first line is empty; next: write the password there"
+            )
+        return lines[0]
+    return os.environ.get(PASSWORD, "")
+
+
+def _prompt(text: str, path: Path) -> str:
+    if not sys.stdin.isatty():
+        raise KeyFileError(
+            f"{path} is encrypted and there is no terminal to ask for its password; next: set {PASSWORD_FILE} to a"
+            " file whose first line it is"
+        )
+    return getpass.getpass(text)
