@@ -20,9 +20,10 @@ from rich.table import Table
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, ContractError
 from contracts.bindings.failures import describe_failure
-from contracts.bindings.keys import address_of, create_key, load_key
+from contracts.bindings.keys import address_of, create_key, load_address
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import StorageNodeState
+from contracts.bindings.unlocking import ask_password, unlock_key
 from da.protocol import STATUS_PATH
 from storage.amounts import format_wei, parse_tokens
 from storage.core.accusation import AccusationPolicy
@@ -165,7 +166,7 @@ def retire(
     """Take no new seat from the next epoch on; with --take-bond, end for good. Says when the bond comes back."""
     client = ChainClient(chain)
     try:
-        sender = Sender(client, load_key(key_file))
+        sender = Sender(client, unlock_key(key_file))
         if take_bond:
             outcome = sender.send("Storage", "withdrawNodeBond")
             amount = int(outcome.event("NodeBondWithdrawn").fields["amount"])
@@ -174,7 +175,7 @@ def retire(
         _retire(client, sender)
         _say({"event": "retiring", **_get_outlook(client, sender.address)}, as_json)
     except ContractError as error:
-        _fail(_explain_lock(error, client, address_of(load_key(key_file))), FAILED, as_json)
+        _fail(_explain_lock(error, client, load_address(key_file, ask_password)), FAILED, as_json)
     except (BindingError, OSError) as error:
         _fail(error, FAILED, as_json)
     finally:
@@ -192,7 +193,7 @@ def drain(
     """Retire and watch what is still kept; the node must run until then, or it is slashed."""
     client = ChainClient(chain)
     try:
-        sender = Sender(client, load_key(key_file))
+        sender = Sender(client, unlock_key(key_file))
         _retire(client, sender)
         while True:
             try:
@@ -290,7 +291,7 @@ def _run(
 ) -> None:
     config.home.mkdir(parents=True, exist_ok=True)
     path = key_file if key_file is not None else config.home / "operator.key"
-    private_key = load_key(path) if path.exists() else create_key(path)
+    private_key = unlock_key(path) if path.exists() else create_key(path)
     receipt_key = load_or_create_receipt_key(config.home / "receipt.key")
     # Two clients: a transaction that waits for its block must not hold up the collector's questions.
     watching, registering = ChainClient(urls), ChainClient(urls)
