@@ -54,6 +54,10 @@ class TrainReport:
     """Mean training loss, micronats a token; 0 without steps."""
     skipped: int
     """Steps among them whose loss or gradient was not finite and that changed nothing."""
+    global_step: int
+    """The run's step that comes next (CASES 5, 6)."""
+    rate_nano: int
+    """Inner learning rate of the last step, in units of 10^-9; 0 without steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +155,7 @@ class LocalWorker:
             num_bytes=int(self._corpus.train.size),
             context=recipe.model.context,
         )
-        batch, losses, skipped, steps = recipe.inner.batch_size, 0.0, 0, 0
+        batch, losses, skipped, steps, rate = recipe.inner.batch_size, 0.0, 0, 0, 0.0
         while self._data_steps < num_steps and not (should_stop is not None and should_stop()):
             global_step = compute_global_step(recipe.rounds, round_index, self._data_steps, num_steps)
             rate = learning_rate(recipe.inner, recipe.rounds, global_step)
@@ -171,6 +175,8 @@ class LocalWorker:
             tokens=steps * batch * recipe.model.context,
             loss_micro=round(losses / counted * MICRO) if counted else 0,
             skipped=skipped,
+            global_step=compute_global_step(recipe.rounds, round_index, self._data_steps, num_steps),
+            rate_nano=round(rate * 1_000_000_000),
         )
 
     def send(self, round_index: int, *, rank: int) -> bytes:

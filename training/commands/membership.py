@@ -14,8 +14,8 @@ from rich.logging import RichHandler
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
-from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Sender
+from contracts.bindings.unlocking import unlock_key
 from training.commands.asking import fetch_run
 from training.commands.options import (
     DEFAULT_CHAINS,
@@ -56,6 +56,13 @@ def join(
     evaluate_every: Annotated[int, typer.Option(min=0, help="Rounds between recorded held-out losses; 0: never.")] = 4,
     patience: Annotated[float, typer.Option(min=1, help="Seconds without the chain before giving up.")] = 3600.0,
     idle: Annotated[float, typer.Option(min=1, help="Seconds without a round for us before giving up.")] = 86_400.0,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0: a free one.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1",
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Folder for TensorBoard's event files; needs the extra 'tensorboard'.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Join a run and train until it has finished; Ctrl-C stops in order and keeps the membership."""
@@ -68,7 +75,7 @@ def join(
         JoinConfig(
             chain_urls=tuple(chain),
             run=run,
-            private_key=load_key(key_file),
+            private_key=unlock_key(key_file),
             home=home,
             data_file=data,
             num_threads=threads,
@@ -79,6 +86,9 @@ def join(
             num_stages=stages,
             num_shards=shards,
             num_micro_batches=micro_batches,
+            metrics_port=metrics_port,
+            metrics_host=metrics_host,
+            tensorboard_folder=tensorboard,
         ),
         stop,
     )
@@ -106,7 +116,7 @@ def leave(
     """Leave a run; the bond is free again after the lock."""
     client = ChainClient(chain)
     fetch_run(client, run)
-    sender = Sender(client, load_key(key_file))
+    sender = Sender(client, unlock_key(key_file))
     function = "withdrawBond" if withdraw else "leave"
     outcome = sender.send("Training", function, run)
     member = client.training.member(run, sender.address)

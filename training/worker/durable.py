@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -10,12 +11,21 @@ from pathlib import Path
 def save_durable(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``; after the return a power cut keeps the new bytes, before it the old ones."""
     temporary = path.with_name(f"{path.name}.{threading.get_ident()}.tmp")  # two threads may save the same
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk is no place for half a file
+        raise
     sync_folder(path.parent)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether an error means that there is no room: disk or quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 WorkerError
 ├── Fatal (exit 2)        nothing a retry would change
-│   ├── WrongChain, WrongRun, WrongRecipe, NotAllowedHere, WorkerStateDamaged
+│   ├── WrongChain, WrongRun, WrongRecipe, NotAllowedHere, KeyInUse, WorkerStateDamaged
 │   ├── GenesisMismatch, AgreedRootMismatch
 │   └── Refused           the contract said no, by name
 └── GaveUp (exit 3)       a deadline passed; starting again later may work
@@ -71,6 +71,17 @@ class WrongRecipe(Fatal):
 
 class NotAllowedHere(Fatal):
     """The run has an allow-list without this key."""
+
+
+class KeyInUse(Fatal):
+    """Another process on this machine trains in the run with the same key."""
+
+    def __init__(self, address: str, run: int, holder: str) -> None:
+        """Keep the key's address and who holds it."""
+        super().__init__(
+            f"{address} trains in run {run} already, from {holder or 'another folder'}",
+            next_step="stop that worker first, or make this one a key of its own: trainer keys new",
+        )
 
 
 class WorkerStateDamaged(Fatal):

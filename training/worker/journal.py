@@ -116,15 +116,21 @@ class Journal:
         change: Callable[[JournalContents], JournalContents],
         payload: tuple[str, bytes] | None = None,
     ) -> None:
-        """Make a worker state (and a payload) durable and name them in one step; older files go."""
+        """Make a worker state (and a payload) durable and name them in one step; older files go.
+
+        Raises OSError, on a full disk for one: then the last good state is named as before, and what was written
+        for this one is gone.
+        """
         for folder in (self.state_folder, self.sent_folder):
             folder.mkdir(parents=True, exist_ok=True)
-        if payload is not None:
-            save_durable(self.sent_folder / payload[0], payload[1])
-        save_state(self.state_folder / name)
-        with self._lock:
-            self._write(replace(change(self._contents), state_file=name))
-        self._remove_unnamed()
+        try:
+            if payload is not None:
+                save_durable(self.sent_folder / payload[0], payload[1])
+            save_state(self.state_folder / name)
+            with self._lock:
+                self._write(replace(change(self._contents), state_file=name))
+        finally:
+            self._remove_unnamed()
 
     def update_sent(self, round_index: int, change: Callable[[SentUpdate], SentUpdate]) -> None:
         """Change one open update durably; nothing happens when it is closed already."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from contracts.bindings.types import MemberState, RoundInfo, RunState, UpdateFate
 from training.core.errors import NonFiniteUpdateError
 from training.worker.agreement import Agreement, Outcome
+from training.worker.durable import is_disk_full
 from training.worker.errors import ChainSilent, RunIdle
 from training.worker.exchange import Exchange
 from training.worker.journal import Journal, JournalContents, SentUpdate
@@ -183,7 +185,14 @@ class RoundLoop:
                     data_seed=info.data_seed,
                     participants=[bytes.fromhex(member[2:]) for member in view.participants[t]],
                 )
-                span.counters = {"steps": report.steps, "tokens": report.tokens, "loss_micro": report.loss_micro}
+                span.counters = {
+                    "steps": report.steps,
+                    "tokens": report.tokens,
+                    "loss_micro": report.loss_micro,
+                    "skipped": report.skipped,
+                    "global_step": report.global_step,
+                    "rate_nano": report.rate_nano,
+                }
             self._progress.add(t, report.steps, report.tokens, report.loss_micro)
         self._check()
         if self._stop.is_set():
@@ -204,22 +213,24 @@ class RoundLoop:
             with self._trace.span(EventKind.COMPRESS, t) as span:
                 payload = self._engine.send(t, rank=info.rank)
                 span.num_bytes = len(payload)
-                self._record_sent(info, payload)
+                is_recorded = self._record_if_room(lambda: self._record_sent(info, payload), f"round {t}")
         except NonFiniteUpdateError as error:
             LOG.error("round %d: %s", t, error)
             self._exchange.reset_reason = f"local weights are not finite any more ({error})"
             return LoopEnd.RESET
         LOG.info(
-            "round %d: %d steps, training loss %.4f, sending %d bytes",
+            "round %d: %d steps, training loss %.4f, %s %d bytes",
             t,
             self._progress.round_steps if self._progress.round == t else 0,
             self._progress.loss_micro / 1_000_000,
+            "sending" if is_recorded else "not made durable, so not sent and back to error feedback later:",
             len(payload),
         )
         self._last_sent = t
         self._is_behind = False
         self._progress = _Progress()
-        self._outbox.wake()
+        if is_recorded:
+            self._outbox.wake()
         return None
 
     def _record_sent(self, info: RoundInfo, payload: bytes) -> None:
@@ -257,10 +268,9 @@ class RoundLoop:
         """Save the weights as they are, with the inner steps that are not sent yet."""
         progress = self._progress
         version = self._engine.version
-        self._journal.record_state(
-            self._engine.save,
-            name=self._name_state("stopped"),
-            change=lambda contents: replace(
+
+        def change(contents: JournalContents) -> JournalContents:
+            return replace(
                 contents,
                 sent=tuple(item for item in contents.sent if item.round >= version),
                 last_sent_round=self._last_sent,
@@ -268,8 +278,24 @@ class RoundLoop:
                 trained_steps=progress.round_steps,
                 trained_tokens=progress.tokens,
                 trained_loss_micro=progress.loss_micro,
-            ),
-        )
+            )
+
+        def record() -> None:
+            self._journal.record_state(self._engine.save, name=self._name_state("stopped"), change=change)
+
+        self._record_if_room(record, "the last inner steps")
+
+    def _record_if_room(self, record: Callable[[], None], what: str) -> bool:
+        """Make something durable; on a full disk say so, keep the last good state, and go on (case 24)."""
+        try:
+            record()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            advice = "free some: a crash now would cost what was not saved"
+            LOG.error("%s: no room in %s (%s); %s", what, self._journal.home, error.strerror, advice)
+            return False
+        return True
 
     def _name_state(self, what: str) -> str:
         self._num_saves += 1
@@ -279,10 +305,13 @@ class RoundLoop:
         first = self._engine.version
         if version <= first:
             return
-        with self._trace.span(EventKind.APPLY, version - 1):
+        with self._trace.span(EventKind.APPLY, version - 1) as span:
             for outcome in self._agreement.take_outcomes(first, version):
                 own_accepted = self._judge_own(outcome)
                 self._engine.apply(outcome.settlement, outcome.round, own_accepted)
+                if own_accepted is not None:
+                    fate = "accepted" if own_accepted else "returned"
+                    span.counters[fate] = span.counters.get(fate, 0) + 1
                 if own_accepted is False:
                     LOG.warning("round %d: our update was not counted; it returns to error feedback", outcome.round)
 

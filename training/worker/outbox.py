@@ -22,6 +22,7 @@ from contracts.bindings.errors import (
 )
 from contracts.bindings.types import UpdateFate
 from da.core.certificate import decode_certificate
+from training.worker.durable import is_disk_full
 from training.worker.errors import PayloadUnavailable
 from training.worker.journal import Journal, SentUpdate
 from training.worker.ports import ChainPort, PayloadPort, SenderPort
@@ -79,6 +80,12 @@ class Outbox(WakingThread):
                     is_done = self._process_update(update, view) and is_done
                 except (ChainUnreachable, RpcError, DeadlinePassed) as error:
                     LOG.warning("round %d: the commit has to wait: %s", update.round, error)
+                    is_done = False
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    # What cannot be written down is not sent: a restart would not know of it.
+                    LOG.warning("round %d: the commit has to wait for room on the disk: %s", update.round, error)
                     is_done = False
         return is_done
 

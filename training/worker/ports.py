@@ -108,6 +108,18 @@ class Trained(Protocol):
     def loss_micro(self) -> int:
         """Mean training loss, micronats a token."""
 
+    @property
+    def skipped(self) -> int:
+        """Steps among them that were not finite and changed nothing."""
+
+    @property
+    def global_step(self) -> int:
+        """The run's step that comes next."""
+
+    @property
+    def rate_nano(self) -> int:
+        """Inner learning rate of the last step, in units of 10^-9."""
+
 
 class LocalEngine(Protocol):
     """One worker's weights and optimizers between two rounds."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +27,19 @@ from training.core.recipe import compute_recipe_digest
 from training.group.shape import GroupConfig
 from training.memory import describe_short_disk, plan_needs
 from training.worker.engine_rules import EngineRules
-from training.worker.errors import ChainSilent, Fatal, GroupEnded, NotAllowedHere, NotFunded, WrongRecipe, WrongRun
+from training.worker.errors import (
+    ChainSilent,
+    Fatal,
+    GroupEnded,
+    KeyInUse,
+    NotAllowedHere,
+    NotFunded,
+    WrongRecipe,
+    WrongRun,
+)
 from training.worker.loop import Patience
+from training.worker.metrics import Metrics, MetricsSink
+from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
 from training.worker.pace import Pace
 from training.worker.sending import TrainingSender
 from training.worker.session import Summary, WorkerParts, run_worker
@@ -79,6 +91,12 @@ class JoinConfig:
     """Processes that every weight is spread over (FSDP)."""
     num_micro_batches: int = 0
     """Of a step with stages; 0: chosen."""
+    metrics_port: int | None = None
+    """Prometheus: port to serve on, 0 for a free one; None: no server."""
+    metrics_host: str = "127.0.0.1"
+    """Prometheus: address to serve on."""
+    tensorboard_folder: Path | None = None
+    """Event files go here; None: none are written."""
 
 
 def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
@@ -91,9 +109,12 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
         client = ChainClient(config.chain_urls)
         blobs = BlobClient(deadline_seconds=STORE_DEADLINE_SECONDS)
         pace = Pace()
-        trace = Trace(home / "trace.jsonl", pace.note)
+        metrics = _open_metrics(config, home, address)
+        trace = Trace(home / "trace.jsonl", (pace.note, metrics.note))
+        stack = ExitStack()
         try:
             run = _read_run(client, config, stop)
+            stack.enter_context(hold_key(client.genesis_hash(), config.run, address, home))
             _check_may_join(client, config, run, address, stop)
             rules = _create_rules(client, config, run, address, stop)
             if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
@@ -122,7 +143,9 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
             finally:
                 rules.close()
         finally:
+            stack.close()
             trace.close()
+            metrics.close()
             blobs.close()
             client.close()
 
@@ -139,6 +162,42 @@ def hold_home(home: Path) -> Iterator[None]:
                 f"another worker uses {home}", next_step="stop it first, or give this worker its own --home and key"
             ) from error
         yield
+
+
+@contextmanager
+def hold_key(genesis_hash: bytes, run: int, address: str, home: Path) -> Iterator[None]:
+    """Keep a second process with the same key out of the same run, on this machine, whatever its home.
+
+    On two machines the chain decides: of each round the first update stands.  Raises `Fatal`.
+    """
+    folder = Path.home() / ".archipelago" / "locks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f"{genesis_hash.hex()[:16]}-{run}-{address.lower()}").open("a+", encoding="utf-8")
+    except OSError as error:
+        LOG.warning("a second worker with this key would not be noticed: %s: %s", folder, error.strerror)
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise KeyInUse(address, run, file.read().strip()) from error
+        file.truncate(0)
+        file.write(f"{home} (process {os.getpid()})")
+        file.flush()
+        yield
+
+
+def _open_metrics(config: JoinConfig, home: Path, address: str) -> Metrics:
+    sinks: list[MetricsSink] = [JsonLines(home / "metrics.jsonl", time.time())]
+    if config.metrics_port is not None:
+        labels = {"run": str(config.run), "worker": address}
+        sinks.append(Prometheus(config.metrics_host, config.metrics_port, labels))
+    if config.tensorboard_folder is not None:
+        sinks.append(TensorBoard(config.tensorboard_folder))
+    return Metrics(sinks)
 
 
 def _read_run(client: ChainClient, config: JoinConfig, stop: threading.Event) -> RunInfo:

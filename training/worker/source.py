@@ -18,7 +18,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from contracts.bindings.types import Update
-from training.worker.durable import save_durable
+from training.worker.durable import is_disk_full, save_durable
 from training.worker.errors import PayloadInconsistent, PayloadUnavailable
 from training.worker.ports import PayloadPort
 from training.worker.trace import EventKind, Trace
@@ -140,9 +140,18 @@ class PayloadSource:
             self._inconsistent.add(update.blob)
             LOG.warning("round %d: payload of %s is refused: %s", round_index, update.member, error.reason)
             return b""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        save_durable(path, compute_digest(data) + data)
+        self._keep(path, data)
         return data
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        """Keep a blob beside its digest; without room it is fetched again when it is needed again."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            save_durable(path, compute_digest(data) + data)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            LOG.warning("%s is not kept: %s", path.name, error.strerror)
 
 
 def _load_kept(path: Path) -> bytes | None:

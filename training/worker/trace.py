@@ -9,13 +9,18 @@ Invariant: a line is written whole or not at all; a torn last line (a killed pro
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+
+from training.worker.durable import is_disk_full
+
+LOG = logging.getLogger("trainer")
 
 
 class EventKind(StrEnum):
@@ -71,25 +76,27 @@ class TraceEvent:
     note: str = ""
     """One readable word or line."""
     counters: dict[str, int] = field(default_factory=dict)
-    """TRAFFIC: bytes by kind since the process began; TRAIN: steps, tokens, loss_micro."""
+    """TRAFFIC: bytes by kind since the process began; TRAIN: steps, tokens, loss_micro, skipped, global_step (the one
+    that comes next), rate_nano (of the last one); APPLY: own updates accepted and returned."""
 
 
 class Trace:
     """Appends events to a file; safe to use from several threads."""
 
-    def __init__(self, path: Path, listener: Callable[[TraceEvent], None] | None = None) -> None:
-        """Open ``path`` for appending; ``listener`` hears every event too."""
-        self._listener = listener
+    def __init__(self, path: Path, listeners: Sequence[Callable[[TraceEvent], None]] = ()) -> None:
+        """Open ``path`` for appending; ``listeners`` hear every event too."""
+        self._listeners = tuple(listeners)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
+        self._is_full = False
         if self._file.tell() > 0 and not _ends_with_newline(path):
             self._file.write("\n")
 
     def record(self, event: TraceEvent) -> None:
         """Append one event."""
-        if self._listener is not None:
-            self._listener(event)
+        for listener in self._listeners:
+            listener(event)
         line = json.dumps(
             {
                 "kind": event.kind.value,
@@ -105,8 +112,7 @@ class Trace:
         )
         with self._lock:
             if not self._file.closed:
-                self._file.write(line + "\n")
-                self._file.flush()
+                self._append(line)
 
     @contextmanager
     def span(self, kind: EventKind, round_index: int = -1) -> Iterator[Span]:
@@ -131,6 +137,20 @@ class Trace:
                     counters=span.counters,
                 )
             )
+
+    def _append(self, line: str) -> None:
+        """Write a line; on a full disk the trace has a gap, and the worker goes on."""
+        try:
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            if not self._is_full:
+                LOG.warning("%s has a gap: %s", self._file.name, error.strerror)
+            self._is_full = True
+        else:
+            self._is_full = False
 
     def record_traffic(self, counters: dict[str, int]) -> None:
         """Record the socket counters as they stand."""

@@ -1,0 +1,93 @@
+"""A worker's figures for people's tools: a JSONL file that wandb understands, Prometheus, TensorBoard.
+
+``Metrics`` hears every event of the trace and turns it into named figures at the run's global step; what becomes of
+them is a sink's business.  Invariant: figures are told, never obeyed: nothing here can stop or change the training.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from training.worker.trace import EXCHANGE_KINDS, EventKind, TraceEvent
+
+MICRO, NANO = 1_000_000, 1_000_000_000
+"""Units of integer counters."""
+
+
+class MetricsSink(Protocol):
+    """Where figures go."""
+
+    def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
+        """Take named figures of one global step; must not raise for want of room or of a listener."""
+        ...
+
+    def close(self) -> None:
+        """Write out what is held; nothing comes any more."""
+        ...
+
+
+class Metrics:
+    """Turns the trace of one worker into figures; fed from several threads."""
+
+    def __init__(self, sinks: Sequence[MetricsSink]) -> None:
+        """Nothing has happened yet."""
+        self._sinks = tuple(sinks)
+        self._lock = threading.Lock()
+        self._step = 0
+        self._totals = {"train/steps": 0.0, "train/tokens": 0.0, "updates/accepted": 0.0, "updates/returned": 0.0}
+        self._trained_at: float | None = None
+
+    def note(self, event: TraceEvent) -> None:
+        """Take an event of the trace."""
+        with self._lock:
+            figures = self._read(event)
+            if figures:
+                for sink in self._sinks:
+                    sink.write(self._step, event.wall_seconds, figures)
+
+    def close(self) -> None:
+        """Close the sinks."""
+        with self._lock:
+            for sink in self._sinks:
+                sink.close()
+
+    def _read(self, event: TraceEvent) -> dict[str, float]:
+        seconds = event.end_seconds - event.start_seconds
+        if event.kind is EventKind.TRAIN:
+            return self._read_train(event, seconds)
+        if event.kind is EventKind.APPLY:
+            for fate in ("accepted", "returned"):
+                self._totals[f"updates/{fate}"] += event.counters.get(fate, 0)
+            counts = {name: self._totals[name] for name in ("updates/accepted", "updates/returned")}
+            return {"run/version": event.round + 1, "seconds/apply": seconds, **counts}
+        if event.kind is EventKind.EVALUATE:
+            return {"held_out/loss": float(event.note), "held_out/version": event.round} if event.note else {}
+        if event.kind is EventKind.TRAFFIC:
+            return {f"bytes/{name}": count for name, count in event.counters.items()}
+        if event.kind in EXCHANGE_KINDS or event.kind in (EventKind.COMPRESS, EventKind.WAIT, EventKind.CHECKPOINT):
+            figures = {f"seconds/{event.kind.value}": seconds}
+            return figures | ({f"bytes/{event.kind.value}": event.num_bytes} if event.num_bytes else {})
+        return {}
+
+    def _read_train(self, event: TraceEvent, seconds: float) -> dict[str, float]:
+        counters = event.counters
+        if not counters.get("steps"):
+            return {}
+        self._step = max(self._step, counters["global_step"])
+        self._totals["train/steps"] += counters["steps"]
+        self._totals["train/tokens"] += counters["tokens"]
+        since = self._trained_at if self._trained_at is not None else event.start_seconds
+        self._trained_at = event.end_seconds
+        return {
+            "train/loss": counters["loss_micro"] / MICRO,
+            "train/rate": counters["rate_nano"] / NANO,
+            "train/round": event.round,
+            "train/skipped": counters["skipped"],
+            "train/steps": self._totals["train/steps"],
+            "train/tokens": self._totals["train/tokens"],
+            "train/tokens_per_second": counters["tokens"] / seconds if seconds > 0 else 0.0,
+            "train/utilisation": seconds / max(seconds, event.end_seconds - since) if seconds > 0 else 0.0,
+            "seconds/train": seconds,
+        }

@@ -1,0 +1,130 @@
+"""Where a worker's figures go: a JSONL file, a Prometheus port, TensorBoard.
+
+The file's lines are what wandb keeps as a run's history: flat objects with ``_step``, ``_timestamp`` and ``_runtime``.
+``for line in open("metrics.jsonl"): row = json.loads(line); wandb.log(row, step=row["_step"])`` shows the run there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from training.worker.durable import is_disk_full
+from training.worker.errors import Fatal
+
+LOG = logging.getLogger("trainer")
+
+PREFIX = "archipelago_worker_"
+"""Of every Prometheus series."""
+
+TOTALS = frozenset(
+    {
+        "train/steps",
+        "train/tokens",
+        "updates/accepted",
+        "updates/returned",
+        "bytes/payload_sent",
+        "bytes/payload_received",
+        "bytes/rpc_sent",
+        "bytes/rpc_received",
+    }
+)
+"""Figures that only grow while a process lives: counters; the others are gauges."""
+
+
+class JsonLines:
+    """``metrics.jsonl``: one line an event, appended over restarts."""
+
+    def __init__(self, path: Path, started_seconds: float) -> None:
+        """Open for appending; ``_runtime`` counts from ``started_seconds`` of the wall clock."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        self._started_seconds = started_seconds
+
+    def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
+        """Append one line; on a full disk the file has a gap."""
+        if self._file.closed:
+            return
+        runtime = max(0.0, wall_seconds - self._started_seconds)
+        row = {"_step": step, "_timestamp": round(wall_seconds, 3), "_runtime": round(runtime, 3), **figures}
+        try:
+            self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            self._file.flush()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Prometheus:
+    """``http://host:port/metrics``."""
+
+    def __init__(self, host: str, port: int, labels: Mapping[str, str]) -> None:
+        """Serve from now on; ``labels`` name run and worker on every series. Raises `Fatal` where the port is taken."""
+        self._registry = CollectorRegistry()
+        self._labels = dict(labels)
+        self._series: dict[str, Any] = {}
+        self._told: dict[str, float] = {}
+        try:
+            self._server, self._thread = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise Fatal(
+                f"metrics on {host}:{port}: {error.strerror}",
+                next_step="give another --metrics-port, or 0 for a free one",
+            ) from error
+        self.port: int = self._server.server_port
+        LOG.info("metrics on http://%s:%d/metrics", host, self.port)
+
+    def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
+        """Keep the newest value of each figure."""
+        for name, value in {"train/global_step": float(step), **figures}.items():
+            if name in TOTALS:
+                self._find(Counter, name).inc(max(0.0, value - self._told.get(name, 0.0)))
+                self._told[name] = max(value, self._told.get(name, 0.0))
+            else:
+                self._find(Gauge, name).set(value)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _find(self, kind: type[Counter] | type[Gauge], name: str) -> Any:
+        if name not in self._series:
+            metric = kind(PREFIX + re.sub("[^a-z0-9]", "_", name), name, tuple(self._labels), registry=self._registry)
+            self._series[name] = metric.labels(**self._labels)
+        return self._series[name]
+
+
+class TensorBoard:
+    """Event files that ``tensorboard --logdir FOLDER`` shows; needs the extra ``tensorboard``."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin an event file. Raises `Fatal` without the package."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise Fatal(
+                f"--tensorboard needs the package tensorboard ({error})",
+                next_step="pip install 'archipelago[tensorboard]', or leave --tensorboard out",
+            ) from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
+        """Add one point to each figure's curve."""
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, step, walltime=wall_seconds)
+
+    def close(self) -> None:
+        """Write out what is held."""
+        self._writer.close()
