@@ -55,7 +55,7 @@ class SourceFailed(LightError):
 
     def __init__(self, url: str, reason: str) -> None:
         """Keep the address."""
-        super().__init__(f"{url}: {reason}")
+        super().__init__(f"{url}: {reason}; next: ask another node")
         self.url = url
 
 
@@ -65,8 +65,8 @@ class TrustExpired(LightError):
     def __init__(self, height: int, age_seconds: int, limit_seconds: int) -> None:
         """Keep the age."""
         super().__init__(
-            f"the trusted block {height} is {age_seconds // 3600} h old, at most {limit_seconds // 3600} h are trusted:"
-            " give the height and hash of a recent block that you know from somebody you trust"
+            f"the trusted block {height} is {age_seconds // 3600} h old, at most {limit_seconds // 3600} h are trusted;"
+            " next: give the height and hash of a recent block that you know from somebody you trust"
         )
         self.height = height
 
@@ -104,6 +104,10 @@ class JsonRpcSource:
     def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return a method's result; raises SourceFailed."""
         return _post(self.url, "archipelago_consensus", [method, dict(params)])
+
+    def ask_node(self, method: str, params: Sequence[Any]) -> dict[str, Any]:
+        """Return a method of the node's own, which proves nothing by itself; raises SourceFailed."""
+        return _post(self.url, method, list(params))
 
 
 class LightClient:

@@ -10,15 +10,19 @@ from typing import Any
 
 from chain.core.abi.refusal import Refusal
 from chain.core.accounts import get_account
+from chain.core.accumulator import Accumulator
 from chain.core.light import LightError, compute_header_hash
+from chain.core.rounds.archive import ArchivedRound, decode_archived, is_archived_record
 from chain.core.rounds.book import RunBook
 from chain.core.rounds.records import Member, Run
 from chain.core.state import Overlay
 from chain.core.turn import Turn
 from chain.core.types import Address, Height
-from chain.light_client import JsonRpcSource, LightClient, Source, VerifiedState
+from chain.light_client import JsonRpcSource, LightClient, Source, SourceFailed, VerifiedState
 
 _UNUSED_SEED = bytes(32)
+_MAX_ASKED = 50
+"""Times that a node is asked while it computes its archive: 50,000 rounds."""
 
 
 class GenesisDisagrees(LightError):
@@ -26,7 +30,9 @@ class GenesisDisagrees(LightError):
 
     def __init__(self, first: str, other: str) -> None:
         """Keep both addresses."""
-        super().__init__(f"{first} and {other} have different genesis files: get it from somebody you trust")
+        super().__init__(
+            f"{first} and {other} have different genesis files; next: get it from somebody you trust, give --genesis"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,32 @@ class VerifiedAccount:
     nonce: int
     balance: int
     """Wei."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRound:
+    """A round as the validators have signed it, or the archive that they have signed."""
+
+    height: int
+    """Block after which it holds."""
+    header_hash: bytes
+    """Of the block that carries the app hash."""
+    run: int
+    archived: ArchivedRound
+    """Its records."""
+    is_archived: bool
+    """Whether it has left the state."""
+
+
+class WrongRecord(LightError):
+    """A node gave a record that is not under the run's archive."""
+
+    def __init__(self, url: str, run: int, t: int) -> None:
+        """Keep the address."""
+        super().__init__(
+            f"{url} lies about round {t} of run {run}: its record is not under the archive; next: ask another node"
+        )
+        self.url = url
 
 
 def load_genesis_file(path: Path) -> dict[str, Any]:
@@ -97,6 +129,63 @@ def read_run(client: LightClient, run: int, worker: bytes | None = None) -> Veri
     height, header_hash = state.height, compute_header_hash(client.trusted.header)
     member = book.get_member(Address(worker)) if worker is not None else None
     return VerifiedRun(height=height, header_hash=header_hash, run=book.run, member=member)
+
+
+def read_round(client: LightClient, source: JsonRpcSource, run: int, t: int) -> VerifiedRound:
+    """Read a settled round, also one that has left the state; raises LightError.
+
+    One that is archived comes from ``source``, which may lie: its record is checked against the run's accumulator.
+    """
+    state = VerifiedState(client)
+    turn = Turn(state=Overlay(state), height=Height(0), seed=_UNUSED_SEED, genesis_hash=_UNUSED_SEED)
+    try:
+        book = RunBook(turn, run)
+        accumulator = book.get_accumulator()
+        if t < accumulator.length:
+            found = decode_archived(_fetch_record(source, accumulator, run, t))
+        else:
+            found = _collect_round(book, t)
+    except Refusal as refusal:
+        raise LightError(f"run {run} has no round {t} after block {state.height}, and that is proved") from refusal
+    return VerifiedRound(
+        height=state.height,
+        header_hash=compute_header_hash(client.trusted.header),
+        run=run,
+        archived=found,
+        is_archived=t < accumulator.length,
+    )
+
+
+def _fetch_record(source: JsonRpcSource, accumulator: Accumulator, run: int, t: int) -> bytes:
+    for _ in range(_MAX_ASKED):
+        try:
+            answer = source.ask_node("archipelago_archivedRound", [hex(run), hex(t), hex(accumulator.length)])
+            break
+        except SourceFailed as failed:
+            if "ask again" not in str(failed):
+                raise
+    else:
+        raise SourceFailed(source.url, f"computes the archive of run {run} still: ask again in a while")
+    try:
+        record = bytes.fromhex(answer["record"][2:])
+        siblings = [bytes.fromhex(sibling[2:]) for sibling in answer["siblings"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SourceFailed(source.url, f"no record in its answer: {error}") from error
+    if not is_archived_record(accumulator, t, record, siblings):
+        raise WrongRecord(source.url, run, t)
+    return record
+
+
+def _collect_round(book: RunBook, t: int) -> ArchivedRound:
+    """Read the records of a round in the state, each with its proof."""
+    round_ = book.round(t)
+    workers = book.get_participants(t)
+    return ArchivedRound(
+        round=round_,
+        participants=workers,
+        updates=tuple((workers[position], book.get_update(t, position)) for position in round_.order),
+        votes=tuple((workers[position], book.get_vote(t, position)) for position in round_.voters),
+    )
 
 
 def read_account(client: LightClient, address: bytes) -> VerifiedAccount:

@@ -104,9 +104,14 @@ def _method(contract: Contract, function: Function) -> str:
     parameters = [f"{python_name(field.name)}: {python_type(field)}" for field in function.inputs]
     names = [python_name(field.name) for field in function.inputs]
     arguments = f"({', '.join(names)}{',' if len(names) == 1 else ''})"
-    signature = f"    def {python_name(function.name)}({', '.join(['self', *parameters])}) -> {kind}:"
+    name, listed = python_name(function.name), ", ".join(["self", *parameters])
+    signature = f"    def {name}({listed}) -> {kind}:"
+    if len(signature) > _LINE:
+        signature = f"    def {name}(\n        {listed}\n    ) -> {kind}:"
     call = f'self._read("{contract.name}", "{function.name}", {arguments})'
     returned = f"        return cast({_quoted(kind)}, {call})"
+    if len(returned) > _LINE:
+        returned = f"        return cast(\n            {_quoted(kind)},\n            {call},\n        )"
     return "\n".join([signature, _docstring(function.doc, "        "), returned, ""])
 
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from chain.commands.options import DEFAULT_HOME, Home, Json, parse_account
 from chain.home import sign_registration
 
+if TYPE_CHECKING:
+    from chain.verified_reads import VerifiedRound
+
 
 def verify_read(
     chain: Annotated[list[str], typer.Option(help="JSON-RPC URL of a node; several must agree on the genesis.")],
     address: Annotated[str, typer.Option(help="Account to read.")] = "",
     run: Annotated[int, typer.Option(help="Training run to read.")] = 0,
+    round_: Annotated[
+        int | None, typer.Option("--round", min=0, help="With --run: a round of it, however old.")
+    ] = None,
     genesis: Annotated[Path | None, typer.Option(help="genesis.json you trust; by default the nodes' word.")] = None,
     trust_height: Annotated[int, typer.Option(help="Or: a block you trust.")] = 0,
     trust_hash: Annotated[str, typer.Option(help="Its hash, hex.")] = "",
     json_output: Json = False,
 ) -> None:
     """Read the state so that no node has to be trusted: proofs, headers, and the validators' signatures."""
-    from chain.verified_reads import connect, load_genesis_file, read_account, read_run
+    from chain.light_client import JsonRpcSource
+    from chain.verified_reads import connect, load_genesis_file, read_account, read_round, read_run
 
     client = connect(
         chain,
@@ -34,7 +41,9 @@ def verify_read(
     if address:
         account = read_account(client, parse_account(address))
         document.update(address=address, nonce=account.nonce, balance_wei=str(account.balance), height=account.height)
-    if run:
+    if run and round_ is not None:
+        document.update(_describe_round(read_round(client, JsonRpcSource(chain[0]), run, round_)))
+    elif run:
         found = read_run(client, run)
         document.update(
             run=run,
@@ -52,9 +61,28 @@ def verify_read(
         print(json.dumps(document))
         return
     for key, value in document.items():
-        print(f"{key.replace('_', ' '):>18}  {value}")
+        lines = [" ".join(map(str, each.values())) for each in value] if isinstance(value, list) else [value]
+        for line in lines or ["none"]:
+            print(f"{key.replace('_', ' '):>18}  {line}")
     if genesis is None and not trust_hash:
         print(f"trusting the genesis that {', '.join(chain)} told: keep genesis.json and give --genesis next time")
+
+
+def _describe_round(found: VerifiedRound) -> dict[str, Any]:
+    archived = found.archived
+    return {
+        "run": found.run,
+        "round": archived.round.round,
+        "state": archived.round.state.name,
+        "is_archived": found.is_archived,
+        "root": archived.round.root.hex(),
+        "updates": [
+            {"member": "0x" + worker.hex(), "fate": update.fate.name, "digest": update.digest.hex()}
+            for worker, update in archived.updates
+        ],
+        "votes": [{"member": "0x" + worker.hex(), "root": vote.root.hex()} for worker, vote in archived.votes],
+        "height": found.height,
+    }
 
 
 def make_validator_proof(

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from chain.core.executor import Contracts
+from chain.rpc.archive_leaves import ArchiveLeaves
+from chain.rpc.archives import ARCHIVE_METHODS
 from chain.rpc.chain_methods import CHAIN_METHODS
 from chain.rpc.faults import (
     AnswerTooLarge,
@@ -62,11 +64,11 @@ NUM_EVM_THREADS = 2
 """That run users' code, each call for a bounded time."""
 MAX_WAITING_EVM = 32
 """Bodies with calls of users' code at once: what waits longer than its client does is of no use."""
-EVM_METHODS = ("eth_call", "eth_estimateGas", "eth_createAccessList")
-"""May run users' code."""
+EVM_METHODS = ("eth_call", "eth_estimateGas", "eth_createAccessList", "archipelago_archivedRound")
+"""May run users' code, or hash for a while."""
 _INTERNAL_ERROR = -32603
 
-READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS}
+READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS, **ARCHIVE_METHODS}
 """By name: run in a worker thread on a snapshot."""
 
 
@@ -192,6 +194,7 @@ class Dispatcher:
         self._metrics = metrics
         self._filters = FilterRegistry(time.monotonic)
         self._heads = HeadCache()
+        self._archives = ArchiveLeaves()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc")
         self._evm_threads = ThreadPoolExecutor(NUM_EVM_THREADS, thread_name_prefix="evm")
         self._num_waiting_evm = 0
@@ -292,7 +295,15 @@ class Dispatcher:
             with self._database.reader().snapshot() as snapshot:
                 _require_genesis(snapshot)
                 head = self._heads.get(snapshot)
-                return reading(Session(snapshot=snapshot, contracts=self._contracts, head=head, filters=self._filters))
+                return reading(
+                    Session(
+                        snapshot=snapshot,
+                        contracts=self._contracts,
+                        head=head,
+                        filters=self._filters,
+                        archives=self._archives,
+                    )
+                )
         except StoreError as e:
             raise NotReady(str(e)) from e
 

@@ -12,6 +12,7 @@ RpcFault
 |-- FilterNotFound      -32000
 |-- StateGone           -32000  state of a block other than the newest
 |-- BlockPruned         -32000  a block below the oldest that this node has
+|-- RecordsGone         -32000  an archived round that this node never executed
 |-- NotReady            -32000  no genesis yet
 |-- CallRefused         -32000  a call that could never be a transaction
 |-- CallFailed          -32000  out of gas
@@ -138,6 +139,18 @@ class BlockPruned(RpcFault):
         self.first = first
 
 
+class RecordsGone(RpcFault):
+    """Records that left the state before this node came."""
+
+    def __init__(self, run: int, t: int) -> None:
+        """Keep both."""
+        super().__init__(
+            f"round {t} of run {run} left the state before this node came: ask a node that has executed all blocks"
+        )
+        self.run = run
+        self.round = t
+
+
 class StateGone(RpcFault):
     """State of a block that is not the newest."""
 
@@ -190,7 +203,7 @@ class UpstreamDown(RpcFault):
 
     def __init__(self, url: str, reason: str) -> None:
         """Keep both."""
-        super().__init__(f"CometBFT does not answer at {url}: {reason}; see its log in <home>/logs")
+        super().__init__(f"CometBFT does not answer at {url}: {reason}; see <home>/logs/node.log")
         self.url = url
         self.reason = reason
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chain.core.executor import Contracts
+from chain.rpc.archive_leaves import ArchiveLeaves
 from chain.rpc.filters import FilterRegistry
 from chain.rpc.heads import Head
 from chain.rpc.values import Params
@@ -25,6 +26,8 @@ class Session:
     """What is known of the snapshot's block already."""
     filters: FilterRegistry
     """Of all clients."""
+    archives: ArchiveLeaves
+    """Leaves of archived rounds."""
 
 
 Method = Callable[[Session, Params], Any]

@@ -80,6 +80,17 @@ class TrainingReader:
         """Rounds 0 .. numArchived-1 have left the state; value commits to their records."""
         return cast("tuple[int, bytes, tuple[bytes, ...]]", self._read("Training", "archive", (run,)))
 
+    def archived_round(
+        self, run: int, round: int, record: bytes, siblings: tuple[bytes, ...]
+    ) -> tuple[RoundInfo, tuple[Update, ...]]:
+        """A round that has left the state, out of its record (archipelago_archivedRound of a node), once that is
+        proved under the run's archive.
+        """
+        return cast(
+            "tuple[RoundInfo, tuple[Update, ...]]",
+            self._read("Training", "archivedRound", (run, round, record, siblings)),
+        )
+
     def member(self, run: int, worker: str) -> Member:
         """A member."""
         return cast(Member, self._read("Training", "member", (run, worker)))

@@ -248,6 +248,9 @@ interface ITraining {
     /// @notice The round has left the state; a node that keeps history still answers.
     error RoundArchived(uint64 run, uint64 round, uint64 firstKept);
 
+    /// @notice The record is not that of the round under the run's archive as it is now: ask a node for a new proof.
+    error BadArchiveProof(uint64 run, uint64 round, uint64 numArchived);
+
     error ReclaimTooEarly(uint64 expected, uint64 got);
 
     error AlreadyVoted(uint64 round, bytes32 root);
@@ -419,6 +422,15 @@ interface ITraining {
 
     /// @notice Rounds 0 .. numArchived-1 have left the state; value commits to their records.
     function archive(uint64 run) external view returns (uint64 numArchived, bytes32 value, bytes32[] memory peaks);
+
+    /// @notice A round that has left the state, out of its record (archipelago_archivedRound of a node), once that is
+    /// proved under the run's archive.
+    function archivedRound(
+        uint64 run,
+        uint64 round,
+        bytes calldata record,
+        bytes32[] calldata siblings
+    ) external view returns (RoundInfo memory info, Update[] memory list);
 
     /// @notice A member.
     function member(uint64 run, address worker) external view returns (Member memory info);

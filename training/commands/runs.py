@@ -11,9 +11,9 @@ from rich.progress import Progress
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
-from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Outcome, Sender
 from contracts.bindings.types import RunParams, RunState
+from contracts.bindings.unlocking import unlock_key
 from training.commands.asking import fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_escrow, describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, KeyOption, RunOption
@@ -146,7 +146,7 @@ def create(
         )
     escrow_wei, bond_wei = parse_amount(escrow), parse_amount(bond)
     client = ChainClient(chain)
-    sender = Sender(client, load_key(key_file))
+    sender = Sender(client, unlock_key(key_file))
     pace = measure_pace(client, block_seconds=block_seconds)
     min_lease = 2 * max((tier.min_blocks for tier in client.storage.tiers() if tier.id in LEASED_TIERS), default=1)
     params = create_params(
@@ -314,11 +314,21 @@ def resume(
     _print_done(_connect(run, key_file, chain).send("Training", "resume", run), "resumed", as_json)
 
 
+@app.command("reclaim")
+def reclaim(
+    run: RunOption, key_file: KeyOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False
+) -> None:
+    """Owner: take the free escrow of a run that has stood still; `fund` and `resume` wake it again."""
+    outcome = _connect(run, key_file, chain).send("Training", "reclaim", run)
+    amount = outcome.event("EscrowReturned").fields["amount"]
+    _print_done(outcome, f"{format_tokens(amount)} returned", as_json)
+
+
 def _connect(run: int, key_file: Path, chain: list[str]) -> Sender:
     """Return the owner's sender, once the run is known to exist."""
     client = ChainClient(chain)
     fetch_run(client, run)
-    return Sender(client, load_key(key_file))
+    return Sender(client, unlock_key(key_file))
 
 
 def _print_done(outcome: Outcome, text: str, as_json: bool) -> None:

@@ -231,6 +231,13 @@ TRAINING = Contract(
             fields("uint64 numArchived", "bytes32 value", "bytes32[] peaks"),
             "Rounds 0 .. numArchived-1 have left the state; value commits to their records.",
         ),
+        view(
+            "archivedRound",
+            fields(_RUN, _ROUND, "bytes record", "bytes32[] siblings"),
+            fields((ROUND_INFO, "info"), (UPDATE, "list[]")),
+            "A round that has left the state, out of its record (archipelago_archivedRound of a node), once that is "
+            "proved under the run's archive.",
+        ),
         view("member", fields(_RUN, "address worker"), fields((MEMBER, "info")), "A member."),
         view("members", fields(_RUN), fields((MEMBER, "list[]")), "All members in order of joining."),
         view("isAllowed", fields(_RUN, "address worker"), fields("bool value"), "Whether a worker may join."),
@@ -352,6 +359,13 @@ TRAINING = Contract(
             "uint64 run",
             "uint64 round",
             "uint64 firstKept",
+        ),
+        error(
+            "BadArchiveProof",
+            "The record is not that of the round under the run's archive as it is now: ask a node for a new proof.",
+            "uint64 run",
+            "uint64 round",
+            "uint64 numArchived",
         ),
         error("ReclaimTooEarly", "", "uint64 expected", "uint64 got"),
         error("AlreadyVoted", "", "uint64 round", "bytes32 root"),

@@ -6,12 +6,14 @@ exist yet; an unknown run is refused everywhere but in ``run``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple
 
 from chain.core.abi.refusal import Refusal
 from chain.core.accumulator import compute_root
 from chain.core.contracts.dispatch import Call, Handler
 from chain.core.contracts.gas import LISTED_RECORD_GAS
+from chain.core.rounds.archive import decode_archived, is_archived_record
 from chain.core.rounds.book import RunBook, get_num_runs
 from chain.core.rounds.checkpoints import get_uploader
 from chain.core.rounds.params import compute_num_rounds_total
@@ -86,6 +88,17 @@ def _view_archive(call: Call, run: int) -> tuple[object, ...]:
     return (accumulator.length, compute_root(accumulator), list(accumulator.peaks))
 
 
+def _view_archived_round(call: Call, run: int, t: int, record: bytes, siblings: Sequence[bytes]) -> tuple[object, ...]:
+    book = RunBook(call.turn, run)
+    accumulator = book.get_accumulator()
+    if not is_archived_record(accumulator, t, record, siblings):
+        raise Refusal("BadArchiveProof", run, t, accumulator.length)
+    archived = decode_archived(record)
+    call.meter.charge(LISTED_RECORD_GAS * (1 + len(archived.updates) + len(archived.votes)))
+    updates = [(worker, *_update_values(update)) for worker, update in archived.updates]
+    return (_round_values(book.run, archived.round), updates)
+
+
 def _view_root(call: Call, run: int, version: int) -> tuple[object, ...]:
     book = RunBook(call.turn, run)
     root = book.get_root(version)
@@ -155,6 +168,7 @@ TRAINING_VIEWS: dict[str, Handler] = {
     "votes": _view_votes,
     "root": _view_root,
     "archive": _view_archive,
+    "archivedRound": _view_archived_round,
     "member": _view_member,
     "members": _view_members,
     "isAllowed": _view_is_allowed,

@@ -1,0 +1,238 @@
+"""Rounds that have left the state are still shown, and proved: over JSON-RPC, by the verifying client, on the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "contracts_native"))
+
+from driver import Chain, Reverted, make_address
+
+from chain import verified_reads
+from chain.core.accumulator import Accumulator, is_member
+from chain.core.blocks import seal_block
+from chain.core.genesis import parse_genesis, save_parameters
+from chain.core.light import LightError
+from chain.core.rounds.archive import KEPT_ROUNDS, compute_record_leaf
+from chain.core.rounds.records import RoundState
+from chain.core.smt import Tree
+from chain.core.state import Overlay
+from chain.core.types import Address, Amount, Hash, Height
+from chain.rpc import archive_leaves
+from chain.rpc.dispatch import Dispatcher
+from chain.rpc.metrics import Metrics
+from chain.store import Candidate, Store
+from chain.system import CONTRACTS
+
+NUM_ROUNDS = 30
+NAMES = ("ann", "bob", "cid")
+
+
+@dataclass
+class Archived:
+    """A store in which the older rounds of a run have left the state."""
+
+    chain: Chain
+    store: Store
+    run: int
+    dispatcher: Dispatcher
+
+    def commit(self) -> None:
+        """Write what the contracts have changed as one block."""
+        store, parent = self.store, self.store.committed
+        changes = self.chain.state.changes()
+        height = Height(0 if parent.is_empty else parent.height + 1)
+        above = parent.block(height - 1)
+        block = seal_block(
+            height=height,
+            parent_hash=above.hash if above is not None else Hash(bytes(32)),
+            time_seconds=1,
+            app_hash=Tree().update(changes).root,
+            proposer=Address(bytes(20)),
+            gas_limit=30_000_000,
+            base_fee=Amount(10**9),
+            cometbft_hash=bytes(32),
+            receipts=(),
+            block_logs=(),
+            size_bytes=0,
+        )
+        store.commit(
+            Candidate(
+                height=height,
+                app_hash=block.app_hash,
+                changes=changes,
+                block=block,
+                receipts=(),
+                transactions=(),
+                timer_logs=(),
+            )
+        )
+        self.chain.state = Overlay(store.committed.state)
+
+    def answer(self, method: str, *params: Any) -> dict[str, Any]:
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        answer: dict[str, Any] = json.loads(asyncio.run(self.dispatcher.answer(body)))
+        return answer
+
+    @property
+    def accumulator(self) -> Accumulator:
+        length, _, peaks = self.chain.view("Training", "archive", self.run)
+        return Accumulator(length=length, peaks=tuple(peaks))
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
+    chain = Chain(num_nodes=1)
+    save_parameters(chain.state, parse_genesis("archive-1", b'{"evmChainId": 4242}').parameters)
+    store = Store(tmp_path_factory.mktemp("archived"), map_bytes=64 << 20)
+    run = chain.create_run(checkpointInterval=4, numCheckpointParts=1, numRounds=100)
+    database: Any = SimpleNamespace(reader=lambda: store, close=lambda: None)
+    upstream: Any = None
+    dispatcher = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
+    made = Archived(chain, store, run, dispatcher)
+    made.commit()
+    chain.join(run, *NAMES)
+    chain.advance()
+    for t in range(NUM_ROUNDS):
+        for name in NAMES:
+            chain.commit(run, t, name)
+        chain.advance()
+        chain.attest(run, t, *NAMES)
+        chain.advance()
+        if (t + 1) % 4 == 0:
+            uploader = chain.view("Training", "checkpointPartOf", run, t + 1)[0]
+            chain.store_part(run, t + 1, 0, sender=uploader)
+        made.commit()
+    chain.advance(3)
+    made.commit()
+    assert made.accumulator.length == NUM_ROUNDS - KEPT_ROUNDS
+    yield made
+    dispatcher.close()
+    store.close()
+
+
+def _proof(archived: Archived, t: int, *length: str) -> dict[str, Any]:
+    result: dict[str, Any] = archived.answer("archipelago_archivedRound", hex(archived.run), hex(t), *length)["result"]
+    return result
+
+
+def _bytes(texts: Any) -> list[bytes]:
+    return [bytes.fromhex(text[2:]) for text in texts]
+
+
+def test_every_archived_round_is_shown_with_its_path(archived: Archived) -> None:
+    accumulator = archived.accumulator
+    for t in range(accumulator.length):
+        shown = _proof(archived, t)
+        assert (shown["length"], _bytes(shown["peaks"])) == (hex(accumulator.length), list(accumulator.peaks))
+        record, siblings = bytes.fromhex(shown["record"][2:]), _bytes(shown["siblings"])
+        assert is_member(accumulator, t, compute_record_leaf(record), siblings)
+    older = _proof(archived, 3, "0x5")
+    shorter = Accumulator(length=5, peaks=tuple(_bytes(older["peaks"])))
+    record, siblings = bytes.fromhex(older["record"][2:]), _bytes(older["siblings"])
+    assert is_member(shorter, 3, compute_record_leaf(record), siblings)
+
+
+def test_a_contract_reads_an_archived_round_by_its_proof(archived: Archived) -> None:
+    chain, run = archived.chain, archived.run
+    shown = _proof(archived, 2)
+    record, siblings = bytes.fromhex(shown["record"][2:]), _bytes(shown["siblings"])
+    with pytest.raises(Reverted, match="RoundArchived"):
+        chain.view("Training", "round", run, 2)
+    info, updates = chain.view("Training", "archivedRound", run, 2, record, siblings)
+    assert (info[0], info[1], info[15]) == (2, int(RoundState.FINAL), len(NAMES))
+    assert sorted(update[0] for update in updates) == sorted(make_address(name) for name in NAMES)
+    wrong: list[tuple[int, bytes, list[bytes]]] = [
+        (3, record, siblings),
+        (2, record[:-1] + bytes([record[-1] ^ 1]), siblings),
+        (2, record, siblings[:-1]),
+        (2, record, [*siblings[:-1], bytes(32)]),
+        (2, b"", []),
+        (2**64 - 1, record, siblings),
+    ]
+    for t, bad_record, bad_siblings in wrong:
+        with pytest.raises(Reverted) as refused:
+            chain.view("Training", "archivedRound", run, t, bad_record, bad_siblings)
+        assert refused.value.name == "BadArchiveProof"
+
+
+def test_invalid_questions_are_told_what_is_there(archived: Archived) -> None:
+    length = archived.accumulator.length
+    for params in ([hex(archived.run), hex(length)], ["0x63", "0x0"], [hex(archived.run), "0x0", hex(length + 1)], []):
+        assert archived.answer("archipelago_archivedRound", *params)["error"]["code"] == -32602
+
+
+def test_leaves_are_computed_a_part_at_a_time(archived: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_leaves, "MAX_NEW_LEAVES", 4)
+    database: Any = SimpleNamespace(reader=lambda: archived.store, close=lambda: None)
+    upstream: Any = None
+    fresh = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
+    again = Archived(archived.chain, archived.store, archived.run, fresh)
+    answers = [again.answer("archipelago_archivedRound", hex(again.run), "0x1") for _ in range(4)]
+    assert ["error" in answer for answer in answers] == [True, True, True, False]
+    assert "ask again" in answers[0]["error"]["message"]
+    fresh.close()
+
+
+class _Client:
+    """A light client that has verified whatever the store says."""
+
+    def __init__(self, archived: Archived) -> None:
+        self.archived = archived
+        self.trusted = SimpleNamespace(header=None)
+
+    def read(self, key: bytes) -> tuple[bytes | None, int]:
+        snapshot = self.archived.store.committed
+        return snapshot.state.get(key), snapshot.height
+
+
+class _Source:
+    """A node, which may lie."""
+
+    url = "http://node"
+
+    def __init__(self, archived: Archived, change: Any = lambda answer: answer) -> None:
+        self.archived, self.change = archived, change
+
+    def ask_node(self, method: str, params: list[Any]) -> dict[str, Any]:
+        result: dict[str, Any] = self.change(self.archived.answer(method, *params)["result"])
+        return result
+
+
+def test_the_verifying_client_believes_the_record_and_no_other(
+    archived: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verified_reads, "compute_header_hash", lambda header: bytes(32))
+    client: Any = _Client(archived)
+    source: Any = _Source(archived)
+    for t, is_archived in ((0, True), (NUM_ROUNDS - KEPT_ROUNDS - 1, True), (NUM_ROUNDS - 1, False)):
+        found = verified_reads.read_round(client, source, archived.run, t)
+        assert (found.is_archived, found.archived.round.round) == (is_archived, t)
+        assert found.archived.round.state == RoundState.FINAL
+        assert {worker for worker, _ in found.archived.updates} == {make_address(name) for name in NAMES}
+        assert len(found.archived.votes) == len(NAMES)
+    other = _proof(archived, 1)
+    lies: list[Any] = [
+        lambda answer: {**answer, "record": other["record"]},
+        lambda answer: {**answer, **other},
+        lambda answer: {**answer, "siblings": answer["siblings"][1:]},
+        lambda answer: {**answer, "record": "0x"},
+    ]
+    for lie in lies:
+        liar: Any = _Source(archived, lie)
+        with pytest.raises(LightError, match="lies about round 0"):
+            verified_reads.read_round(client, liar, archived.run, 0)
+    with pytest.raises(LightError, match="no record in its answer"):
+        verified_reads.read_round(client, _Source(archived, lambda answer: {}), archived.run, 0)  # type: ignore[arg-type]
+    for run, t in ((archived.run, 10**6), (99, 0)):
+        with pytest.raises(LightError, match="that is proved"):
+            verified_reads.read_round(client, source, run, t)
