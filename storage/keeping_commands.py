@@ -1,4 +1,4 @@
-"""``storage archive | restore | keep | rehome | challenge``: what is done to blobs that are already in the store."""
+"""``storage archive | restore | keep | age | rehome | challenge``: what is done to blobs that are in the store."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
+from da.core.types import BlobId
 from storage.amounts import format_wei
 from storage.archives import keep_file, restore_file
 from storage.cli_session import (
@@ -26,19 +27,30 @@ from storage.cli_session import (
 )
 from storage.client import Rehomed, parse_blob_id
 from storage.core.delta import WIDTHS
-from storage.core.errors import CommitteeSizeChanged
+from storage.core.errors import CommitteeSizeChanged, UnknownBlob
 from storage.core.retention import Retention
 from storage.core.tiers import parse_tier
-from storage.mover import Mover, StoreMovePort
+from storage.mover import (
+    AgedMovePort,
+    Mover,
+    RunMovePort,
+    get_readable,
+    load_catalogue,
+    make_aging_plan,
+    make_retention_plan,
+)
 from storage.sizes import format_size
 
+DAY = 288_000
+"""Blocks of 0.3 s."""
+
 KEEP_SECONDS = 10.0
-"""Between two looks of ``keep --watch``."""
+"""Between two looks of ``keep --watch`` and ``age --watch``."""
 
 
 def add_keeping_commands(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    for command in (challenge, archive, restore, keep, rehome):
+    for command in (challenge, archive, restore, keep, age, rehome):
         app.command()(command)
 
 
@@ -133,19 +145,58 @@ def keep(
     """Move a run's checkpoints from hot to cold: copy, certify, flip, grace, delete."""
     with report_errors(as_json), open_storage(chain, deadline) as (client, storage, _):
         home.mkdir(parents=True, exist_ok=True)
-        sender = Sender(client, load_key(key_file))
-        port = StoreMovePort(client, storage, sender, run=run, directory=home, width=width)
         retention = Retention(num_hot=hot, cold_every=cold_every, num_cold=cold, grace_blocks=grace)
-        mover = Mover(port, home / f"run-{run}.json", retention)
-        while True:
-            done = mover.step()
-            result = {"done": [{"action": action.value, "version": version} for action, version in done]}
-            if done or not watch:
-                lines = [f"checkpoint {version}: {action.value}" for action, version in done]
-                show(result, as_json, "\n".join(lines) or "nothing to do")
-            if not watch:
-                return
-            time.sleep(KEEP_SECONDS)
+        sender = Sender(client, load_key(key_file))
+        port = RunMovePort(client, storage, sender, run=run, directory=home, width=width)
+        mover = Mover(port, home / f"run-{run}.json", make_retention_plan(retention))
+        _move(mover, "checkpoint", watch, as_json)
+
+
+def age(
+    key_file: Annotated[Path, typer.Option(help="Key of the account whose blobs these are.")],
+    home: Annotated[Path, typer.Option(help="Where the catalogue lies, with room for one blob.")],
+    after: Annotated[int, typer.Option(min=0, help="Blobs older than so many blocks go cold; a day by default.")] = DAY,
+    grace: Annotated[int, typer.Option(min=0, help="Blocks between flip and release of the hot copy.")] = 200,
+    find: Annotated[str, typer.Option(help="Only say which archive a blob has become.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Move an account's old blobs, such as logs, to the cold tier: copy, certify, flip, grace, delete."""
+    catalogue = home / "aged.json"
+    with report_errors(as_json):
+        if find:
+            _show_archive(catalogue, parse_blob_id(find), as_json)
+            return
+        with open_storage(chain, deadline) as (client, storage, _):
+            home.mkdir(parents=True, exist_ok=True)
+            sender = Sender(client, load_key(key_file))
+            port = AgedMovePort(client, storage, sender, after_blocks=after, directory=home, width=1)
+            _move(Mover(port, catalogue, make_aging_plan(grace)), "blob", watch, as_json)
+
+
+def _move(mover: Mover, what: str, watch: bool, as_json: bool) -> None:
+    """Do what is due, once or again and again, and say it."""
+    while True:
+        done = mover.step()
+        result = {"done": [{"action": action.value, "version": version} for action, version in done]}
+        if done or not watch:
+            lines = [f"{what} {version}: {action.value}" for action, version in done]
+            show(result, as_json, "\n".join(lines) or "nothing to do")
+        if not watch:
+            return
+        time.sleep(KEEP_SECONDS)
+
+
+def _show_archive(catalogue: Path, blob: BlobId, as_json: bool) -> None:
+    for kept in load_catalogue(catalogue).values():
+        if blob in kept.hot:
+            blobs, is_archive = get_readable(kept)
+            result = {"blob": "0x" + blob.hex(), "archive": "0x" + blobs[0].hex() if is_archive else None}
+            show(result, as_json, str(result["archive"] or "not cold yet; next: storage get"))
+            return
+    raise UnknownBlob(blob=blob)
 
 
 def rehome(

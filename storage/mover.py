@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,18 +19,33 @@ from typing import Any, Protocol
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ContractError
 from contracts.bindings.sender import Sender
-from contracts.bindings.types import CheckpointState
-from da.core.types import BlobId, Height
+from contracts.bindings.types import BlobState, CheckpointState
+from da.core.types import BlobId, Height, Tier
 from storage.archives import keep_file
 from storage.client import StorageClient
 from storage.core.errors import InvalidRetention
-from storage.core.retention import Action, Kept, Retention, Step, plan_retention
+from storage.core.expiry import PINNED
+from storage.core.retention import Action, Kept, Retention, Step, plan_aging, plan_retention
 from storage.whole_file import create_whole
 
 log = logging.getLogger(__name__)
 
 COLD_BLOCKS = 8_760_000
 """A month of blocks of 0.3 s; a cold lease is 30 days at least."""
+
+
+Plan = Callable[[Sequence[Kept], Height, int], tuple[tuple[Action, Kept], ...]]
+"""What to do now with what a catalogue has, at a height; the number is the newest certified version."""
+
+
+def make_retention_plan(retention: Retention) -> Plan:
+    """Return the plan of a run's checkpoints."""
+    return lambda kept, height, newest: plan_retention(kept, retention, height, newest_certified=newest)
+
+
+def make_aging_plan(grace_blocks: int) -> Plan:
+    """Return the plan of blobs that go cold by age."""
+    return lambda kept, height, _: plan_aging(kept, grace_blocks, height)
 
 
 class MovePort(Protocol):
@@ -55,11 +70,11 @@ class MovePort(Protocol):
 class Mover:
     """One run's checkpoints; call ``step`` from time to time."""
 
-    def __init__(self, port: MovePort, catalogue: Path, retention: Retention) -> None:
-        """Keep the pointer in ``catalogue``."""
+    def __init__(self, port: MovePort, catalogue: Path, plan: Plan) -> None:
+        """Keep the pointer in ``catalogue``; ``plan`` says what is due."""
         self._port = port
         self._path = catalogue
-        self._retention = retention
+        self._plan = plan
 
     def step(self) -> tuple[tuple[Action, int], ...]:
         """Do what is due and return what was done."""
@@ -70,10 +85,7 @@ class Mover:
                 checkpoints[version] = Kept(version=version, step=Step.HOT, hot=blobs)
         save_catalogue(self._path, checkpoints)
         done = []
-        plan = plan_retention(
-            list(checkpoints.values()), self._retention, self._port.get_height(), newest_certified=newest
-        )
-        for action, kept in plan:
+        for action, kept in self._plan(list(checkpoints.values()), self._port.get_height(), newest):
             checkpoints[kept.version] = self._do(action, kept, checkpoints)
             save_catalogue(self._path, checkpoints)
             done.append((action, kept.version))
@@ -109,34 +121,21 @@ class Mover:
 
 
 class StoreMovePort:
-    """MovePort over a real chain and store, for the run's owner."""
+    """What all moves over a real chain and store share: copying and releasing in the name of who pays."""
 
     def __init__(
-        self, chain: ChainClient, storage: StorageClient, sender: Sender, *, run: int, directory: Path, width: int = 4
+        self, chain: ChainClient, storage: StorageClient, sender: Sender, *, directory: Path, width: int = 4
     ) -> None:
         """Work in ``directory``, which needs room for some parts."""
         self._chain = chain
         self._storage = storage
         self._sender = sender
-        self._run = run
         self._directory = directory
         self._width = width
 
     def get_height(self) -> Height:
         """See ``MovePort``."""
         return Height(self._chain.height())
-
-    def get_checkpoints(self) -> tuple[int, dict[int, tuple[BlobId, ...]]]:
-        """See ``MovePort``; versions are multiples of the interval, and the last one."""
-        info = self._chain.training.run(self._run)
-        interval = max(1, info.params.checkpoint_interval)
-        versions = {*range(0, info.certified_version + 1, interval), info.certified_version}
-        found = {}
-        for version in sorted(versions):
-            checkpoint = self._chain.training.checkpoint_at(self._run, version)
-            if checkpoint.state in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED):
-                found[version] = tuple(BlobId(blob) for blob in checkpoint.blobs)
-        return info.certified_version, found
 
     def copy(self, blob: BlobId, base: BlobId | None) -> tuple[BlobId, BlobId | None]:
         """See ``MovePort``."""
@@ -153,6 +152,64 @@ class StoreMovePort:
         except ContractError as error:
             if error.name not in ("NoLease", "UnknownBlob"):
                 raise
+
+
+class RunMovePort(StoreMovePort):
+    """MovePort of a run's checkpoints, for the run's owner."""
+
+    def __init__(
+        self, chain: ChainClient, storage: StorageClient, sender: Sender, *, run: int, directory: Path, width: int = 4
+    ) -> None:
+        """Move those of ``run``."""
+        super().__init__(chain, storage, sender, directory=directory, width=width)
+        self._run = run
+
+    def get_checkpoints(self) -> tuple[int, dict[int, tuple[BlobId, ...]]]:
+        """See ``MovePort``; versions are multiples of the interval, and the last one."""
+        info = self._chain.training.run(self._run)
+        interval = max(1, info.params.checkpoint_interval)
+        versions = {*range(0, info.certified_version + 1, interval), info.certified_version}
+        found = {}
+        for version in sorted(versions):
+            checkpoint = self._chain.training.checkpoint_at(self._run, version)
+            if checkpoint.state in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED):
+                found[version] = tuple(BlobId(blob) for blob in checkpoint.blobs)
+        return info.certified_version, found
+
+
+class AgedMovePort(StoreMovePort):
+    """MovePort of an account's own blobs that are old enough, such as logs; a version is a place in its list."""
+
+    def __init__(
+        self,
+        chain: ChainClient,
+        storage: StorageClient,
+        sender: Sender,
+        *,
+        after_blocks: int,
+        directory: Path,
+        width: int = 4,
+    ) -> None:
+        """Move blobs that were certified ``after_blocks`` ago or earlier; cold and pinned ones stay."""
+        super().__init__(chain, storage, sender, directory=directory, width=width)
+        self._after_blocks = after_blocks
+
+    def get_checkpoints(self) -> tuple[int, dict[int, tuple[BlobId, ...]]]:
+        """See ``MovePort``; the number means nothing here."""
+        born_by = self._chain.height() - self._after_blocks
+        found: dict[int, tuple[BlobId, ...]] = {
+            index: (BlobId(info.blob),)
+            for index, info in enumerate(self._storage.list_blobs(self._sender.address))
+            if info.state is BlobState.LIVE
+            and Tier(info.tier) is not Tier.COLD
+            and info.release_height != PINNED
+            and info.certified_height <= born_by
+        }
+        return 0, found
+
+    def copy(self, blob: BlobId, base: BlobId | None) -> tuple[BlobId, BlobId | None]:
+        """See ``MovePort``; these have nothing in common, so no archive builds on another."""
+        return super().copy(blob, None)
 
 
 def load_catalogue(path: Path) -> dict[int, Kept]:

@@ -106,6 +106,14 @@ def plan_retention(
     return tuple(plan)
 
 
+def plan_aging(items: Sequence[Kept], grace_blocks: int, height: Height) -> tuple[tuple[Action, Kept], ...]:
+    """Return what to do now for blobs that are all to go cold because they are old, such as logs; the oldest first."""
+    policy = Retention(grace_blocks=grace_blocks)
+    ordered = sorted(items, key=lambda kept: kept.version)
+    planned = ((_plan_one(kept, True, policy, height), kept) for kept in ordered)
+    return tuple((action, kept) for action, kept in planned if action is not None)
+
+
 def _find_needed(ordered: Sequence[Kept], wanted: set[int]) -> set[BlobId]:
     """Return the archives that wanted ones build on, through all deltas; newer ones build on older ones only."""
     needed: set[BlobId] = set()

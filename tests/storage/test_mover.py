@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from da.core.types import BlobId, Height
 from storage.core.errors import InvalidRetention
 from storage.core.retention import Action, Retention, Step
-from storage.mover import Mover, get_readable, load_catalogue
+from storage.mover import Mover, get_readable, load_catalogue, make_aging_plan, make_retention_plan
 
 
 class Killed(BaseException):
@@ -100,7 +100,7 @@ def test_any_history_with_kills_keeps_what_the_policy_promises(
             world.height += chance.randrange(0, 80)
             world.kill_in = chance.choice([10**9, chance.randrange(1, 9)])
             with contextlib.suppress(Killed):
-                Mover(world, path, retention).step()
+                Mover(world, path, make_retention_plan(retention)).step()
             catalogue = load_catalogue(path)
             for kept in catalogue.values():
                 blobs, _ = get_readable(kept)
@@ -114,8 +114,8 @@ def test_any_history_with_kills_keeps_what_the_policy_promises(
     world.kill_in = 10**9
     for _ in range(6):
         world.height += grace + 1
-        Mover(world, path, retention).step()
-    assert Mover(world, path, retention).step() == (), "it comes to rest"
+        Mover(world, path, make_retention_plan(retention)).step()
+    assert Mover(world, path, make_retention_plan(retention)).step() == (), "it comes to rest"
     catalogue = load_catalogue(path)
     hot_live = {version for version, blobs in world.hot.items() if set(blobs) & world.live}
     assert hot_live == set(certified[-num_hot:]), "old hot copies are gone"
@@ -127,7 +127,7 @@ def test_any_history_with_kills_keeps_what_the_policy_promises(
 
 def test_the_steps_of_a_move_in_order(tmp_path: Path) -> None:
     world, path = World(), tmp_path / "catalogue.json"
-    mover = Mover(world, path, Retention(num_hot=1, cold_every=1, grace_blocks=50))
+    mover = Mover(world, path, make_retention_plan(Retention(num_hot=1, cold_every=1, grace_blocks=50)))
     world.certify(0)
     assert mover.step() == ()
     world.certify(1)
@@ -144,11 +144,27 @@ def test_the_steps_of_a_move_in_order(tmp_path: Path) -> None:
     assert world.live == {*world.hot[1], *blobs}
 
 
+def test_logs_go_cold_when_they_are_old(tmp_path: Path) -> None:
+    """Each goes its own way: what was copied is flipped, what was flipped waits for the grace, none is hot for ever."""
+    world, path = World(), tmp_path / "catalogue.json"
+    mover = Mover(world, path, make_aging_plan(50))
+    world.certify(0)
+    assert mover.step() == ((Action.COPY, 0),)
+    world.certify(1)
+    assert mover.step() == ((Action.FLIP, 0), (Action.COPY, 1))
+    world.height += 50
+    assert mover.step() == ((Action.RELEASE_HOT, 0), (Action.FLIP, 1))
+    world.height += 50
+    assert mover.step() == ((Action.RELEASE_HOT, 1),)
+    assert mover.step() == ()
+    assert world.live == {blob for kept in load_catalogue(path).values() for blob in kept.cold}
+
+
 def test_a_broken_catalogue_stops_the_mover_by_name(tmp_path: Path) -> None:
     path = tmp_path / "catalogue.json"
     path.write_text("{}")
     with pytest.raises(InvalidRetention, match="is no catalogue"):
-        Mover(World(), path, Retention()).step()
+        Mover(World(), path, make_retention_plan(Retention())).step()
 
 
 @pytest.mark.parametrize("changes", [{"num_hot": 0}, {"cold_every": -1}, {"grace_blocks": -1}])
