@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import logging
+import os
 import random
 import shutil
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from da.blocking import BlobClient
-from da.core.types import BlobId, Committee, Epoch, Height, ShardIndex, Tier
+from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from storage import node_cli
 from storage.core.repair import (
     LEAST_BLOCKS,
@@ -24,6 +30,10 @@ from storage.core.repair import (
     plan_repairs,
     should_rebuild,
 )
+from storage.node.keys import ReceiptKey
+from storage.node.repairer import Repairer
+from storage.node.watch import ChainWatch
+from storage.node.workplace import Workplace
 
 pytestmark = pytest.mark.integration
 DATA = random.Random(3).randbytes(3_000_000)
@@ -199,3 +209,36 @@ def test_a_liar_among_the_sources_is_named_and_left_out(fleet: Any, wait_until: 
     assert set(get_status(nodes[0])["audits"]["faults_by_node"]) == {nodes[1].url}
     with urllib.request.urlopen(nodes[0].url + "/", timeout=5) as page:
         assert "faults by node" in page.read().decode()
+
+
+async def test_a_thousand_repairs_against_dead_peers_leave_no_trace(
+    open_engine: Any, chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case 55: failed syncs must not stay in memory, nor their sockets, nor their staging files."""
+    key = ReceiptKey(bytes(32))
+    seats = [Seat(index=ShardIndex(index), key=bytes([index + 1]) * 32, url="http://127.0.0.1:1") for index in range(4)]
+    seats[0] = Seat(index=ShardIndex(0), key=key.public, url="http://127.0.0.1:1")
+    chain.committees = (Committee(epoch=Epoch(1), seats=tuple(seats)),)
+    engine = open_engine()
+    names = [BlobId(number.to_bytes(32, "big")) for number in range(1_000)]
+    chain.facts = {name: replace(facts(1), blob=name) for name in names}
+    monkeypatch.setattr(logging.getLogger("storage.node.repairer"), "disabled", True)
+    with ThreadPoolExecutor(2) as threads:
+        watch = ChainWatch(chain, threads, poll_seconds=60)
+        await watch.refresh()
+        assert watch.view is not None
+        work = Workplace(engine=engine, watch=watch, chain=chain, key=key.public, questions=threads, disk=threads)
+        repairer = Repairer(work, bytes_per_second=1 << 30, every_blocks=1)
+        sizes = []
+        for start in range(0, 1_000, 250):
+            for name in names[start : start + 250]:
+                engine.losses.add(name, ShardIndex(0), "missing")
+            await repairer._repair(watch.view, with_inventories=False)
+            gc.collect()
+            sizes.append((len(gc.get_objects()), len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())))
+        await repairer._links.close()
+    assert repairer.counts.failed == 1_000
+    assert sizes[-1][0] - sizes[0][0] < 500, f"objects, descriptors, tasks: {sizes}"
+    assert sizes[-1][1:] == sizes[0][1:]
+    assert not engine.losses.has_some()
+    assert list((engine.disk.home / "staging").iterdir()) == []
