@@ -174,6 +174,11 @@ def test_pipeline_goes_on_where_one_process_stopped(recipe: Recipe, corpus: Corp
             worker.apply(settled[0], 0, True)
             worker.train(2, 2, participants=MEMBERS)
         assert pipeline.digest() == workers[0].digest()
+        # CASES 12: the last stage's loss is a mean over nothing: no stage steps, none waits for another.
+        samples = torch.randint(0, 256, (4, recipe.model.context + 1))
+        masked = torch.full_like(samples, -100)
+        assert pipeline._processes.ask("step", [(samples, 0.01), (masked, 0.01)]) == [None, None]
+        assert pipeline.digest() == workers[0].digest()
         last = sorted(plan_stages(recipe, 2)[1])[0]
         tensors = pipeline._to_tensors()
         about = json.loads(bytes(tensors["about"].numpy()))

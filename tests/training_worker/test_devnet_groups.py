@@ -65,6 +65,14 @@ def get_processes(worker: Worker) -> list[psutil.Process]:
     return psutil.Process(worker.process.pid).children(recursive=True)
 
 
+def is_running(process: psutil.Process) -> bool:
+    """Say whether a process still runs; one that nobody has reaped does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def get_group(worker: Worker) -> list[psutil.Process]:
     """Return the stages or shards: those that listen for one another."""
     return [process for process in get_processes(worker) if get_ports([process])]
@@ -124,8 +132,7 @@ def test_a_killed_stage_ends_its_worker_and_a_shard_told_to_stop_ends_it_in_orde
     assert f"error: stage 1 (pid {stages[1].pid}) ended with exit code -9" in said
     assert "next:" in said
     assert f"shard 1 (pid {shards[1].pid}) was told to stop" in sharded.log
-    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
-    assert not alive, "nobody outlives the worker"
+    net.wait_for(lambda: not any(map(is_running, processes)), "nobody outlives the worker", STOP_SECONDS)
     for host, port in ports:
         with socket.create_server((host, port)):
             pass
