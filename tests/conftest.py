@@ -16,6 +16,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from keeper import MARK, start_keeper
 
+sys.path.pop(0)  # left there, tests/contracts would stand before the package of that name
+
 KEEPER = pytest.StashKey[int]()
 """Open as long as this process lives."""
 ROOT = Path(__file__).resolve().parent.parent
