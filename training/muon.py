@@ -5,6 +5,8 @@ Legend: M, N a weight, K matrices in it.  Used for the matrices inside the block
 
 from __future__ import annotations
 
+from math import sqrt
+
 import torch
 
 MOMENTUM = 0.95
@@ -46,7 +48,8 @@ def compute_direction(name: str, ahead_MN: torch.Tensor) -> torch.Tensor:
     """Return a whole matrix made nearly orthogonal, each of its pieces by itself."""
     num_pieces = next((count for suffix, count in _FUSED.items() if name.endswith(suffix)), 1)
     pieces_KMN = ahead_MN.reshape(num_pieces, -1, ahead_MN.shape[1])
-    return (orthogonalise(pieces_KMN) * max(pieces_KMN.shape[1:]) ** 0.5).reshape(ahead_MN.shape)
+    directions_KMN = orthogonalise(pieces_KMN).mul(sqrt(max(pieces_KMN.shape[1:])))
+    return directions_KMN.reshape(ahead_MN.shape)
 
 
 def apply_direction(weight_MN: torch.Tensor, direction_MN: torch.Tensor, rate: float, decay: float) -> None:

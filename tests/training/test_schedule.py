@@ -95,5 +95,5 @@ def test_a_low_rank_run_flushes_whole(kind: CodecKind) -> None:
     recipe = replace(RECIPE, codec=replace(RECIPE.codec, kind=kind))
     last = recipe.rounds.num_rounds
     assert codec_of_round(recipe, last - 1) is kind
-    leaves_much = kind in (CodecKind.LOW_RANK_INT4, CodecKind.LOW_RANK_2BIT, CodecKind.SPARSE_2BIT)
+    leaves_much = kind not in (CodecKind.NONE, CodecKind.DENSE_INT8, CodecKind.DENSE_INT4)
     assert codec_of_round(recipe, last) is (CodecKind.DENSE_INT8 if leaves_much else kind)

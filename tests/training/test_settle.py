@@ -25,6 +25,7 @@ from training.core.aggregation import compute_mean
 from training.core.canonical import CanonicalState, create_genesis
 from training.core.codecs.protocol import Slot, SlotKind
 from training.core.codecs.sparse import count_blocks, count_kept
+from training.core.codecs.words import WORDS
 from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
 from training.core.recipe import AggregationKind, CodecKind, Recipe
 from training.core.schedule import outer_coefficients
@@ -41,6 +42,9 @@ def _random_payload(plan: PayloadPlan, rng: random.Random) -> bytes:
     for slot in plan.slots:
         if slot.kind is SlotKind.SPARSE_2BIT:
             chunks.append(_random_sparse_body(slot, rng))
+            continue
+        if slot.kind is SlotKind.VECTOR:
+            chunks.append(bytes([slot.exponent, *(rng.randrange(256) for _ in range(slot.num_bytes - 1))]))
             continue
         if slot.kind is SlotKind.INT32:
             chunks.append(
@@ -110,6 +114,11 @@ def _element(payload: bytes, plan: PayloadPlan, name: str, index: int) -> Elemen
         return ElementUpdate(exponent=0, scales=(1,), left=(value,), right=(1,))
     if slot.kind is SlotKind.SPARSE_2BIT:
         return _sparse_element(body, prod(slot.shape), index)
+    if slot.kind is SlotKind.VECTOR:
+        group, place = divmod(index, 12)
+        word = body[1 + -(-prod(slot.shape) // 576) + group]
+        code = int.from_bytes(WORDS[12 * word + place : 12 * word + place + 1], signed=True)
+        return ElementUpdate(exponent=body[0], scales=(body[1 + index // 576],), left=(code,), right=(1,))
     columns = slot.shape[-1]
     codes = body[1 + _num_scales(slot) :]
     if slot.kind is SlotKind.LOW_RANK_2BIT:

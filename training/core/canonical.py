@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from training.core.codecs.integers import MAX_EXPONENT
+from training.core.codecs.registry import codec_of_tensor
 from training.core.errors import RootMismatchError, StatePartError
 from training.core.fixed_point import from_units
 from training.core.layout import TensorLayout, build_layout
@@ -36,6 +37,7 @@ FIRST_STEP_BITS = {
     CodecKind.LOW_RANK_INT4: 17,
     CodecKind.LOW_RANK_2BIT: 15,
     CodecKind.SPARSE_2BIT: 13,
+    CodecKind.VECTOR: 17,
     CodecKind.DENSE_INT8: 18,
     CodecKind.DENSE_INT4: 15,
     CodecKind.NONE: 64,
@@ -106,12 +108,15 @@ class CanonicalState:
 def create_genesis(recipe: Recipe) -> CanonicalState:
     """Return version 0: drawn in integers from the recipe's seed, so the same bits on any machine."""
     layout = build_layout(recipe)
-    first_bits = FIRST_STEP_BITS[recipe.codec.kind]
+    kind, vocabulary = recipe.codec.kind, recipe.model.vocabulary
+    first_bits = {
+        tensor.name: FIRST_STEP_BITS[codec_of_tensor(kind, tensor.shape, vocabulary)] for tensor in layout.tensors
+    }
     return CanonicalState(
         theta={tensor.name: _draw_start(recipe, tensor) for tensor in layout.tensors},
         momentum={tensor.name: torch.zeros(tensor.shape, dtype=torch.int32) for tensor in layout.tensors},
         fraction_bits={tensor.name: tensor.fraction_bits for tensor in layout.tensors},
-        exponents={tensor.name: max(0, tensor.fraction_bits - first_bits) for tensor in layout.tensors},
+        exponents={tensor.name: max(0, tensor.fraction_bits - first_bits[tensor.name]) for tensor in layout.tensors},
         ranks={tensor.name: 0 for tensor in layout.tensors},
         local_steps=recipe.rounds.local_steps,
         step=0,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from training.core.aggregation import Contribution
 from training.core.canonical import CanonicalState
 from training.core.codecs.protocol import Slot, SlotKind
-from training.core.codecs.registry import codec_of, plan_slot
+from training.core.codecs.registry import codec_of, codec_of_tensor, plan_slot
 from training.core.errors import PayloadRefusedError
 from training.core.layout import build_layout
 from training.core.recipe import MAX_RANK, CodecKind, Recipe, StartKind
@@ -31,8 +31,9 @@ _CODEC_NUMBERS = {
     CodecKind.LOW_RANK_INT4: 3,
     CodecKind.LOW_RANK_2BIT: 4,
     CodecKind.SPARSE_2BIT: 5,
+    CodecKind.VECTOR: 6,
 }
-_LEAVES_MUCH = frozenset({CodecKind.LOW_RANK_INT4, CodecKind.LOW_RANK_2BIT, CodecKind.SPARSE_2BIT})
+_LEAVES_MUCH = frozenset({CodecKind.LOW_RANK_INT4, CodecKind.LOW_RANK_2BIT, CodecKind.SPARSE_2BIT, CodecKind.VECTOR})
 """Codecs whose last exchange goes dense."""
 
 
@@ -52,7 +53,7 @@ class PayloadPlan:
 
 
 def codec_of_round(recipe: Recipe, round_index: int) -> CodecKind:
-    """Return the recipe's codec, or int8 where a low-rank or sparse run flushes what its weights have.
+    """Return the recipe's codec, or int8 where a low-rank, sparse or vector run flushes what its weights have.
 
     Nothing follows a flush that could carry what these leave behind, so the last exchange of each tensor is whole
     (SPEC, *Decisions*).  A residual beside the weights (``rewind``) was never trained on as a whole: added at once it
@@ -84,7 +85,13 @@ def plan_payload(recipe: Recipe, state: CanonicalState, round_index: int, *, ran
         )
     )
     slots = tuple(
-        plan_slot(kind, tensor.name, tensor.shape, rank=rank, exponent=state.exponents[tensor.name])
+        plan_slot(
+            codec_of_tensor(kind, tensor.shape, recipe.model.vocabulary),
+            tensor.name,
+            tensor.shape,
+            rank=rank,
+            exponent=state.exponents[tensor.name],
+        )
         for tensor in layout.tensors
         if tensor.fragment == fragment
     )

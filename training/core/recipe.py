@@ -35,6 +35,7 @@ class CodecKind(StrEnum):
     LOW_RANK_2BIT = "low_rank_2bit"
     LOW_RANK_INT4 = "low_rank_int4"
     SPARSE_2BIT = "sparse_2bit"
+    VECTOR = "vector"
     DENSE_INT8 = "dense_int8"
     DENSE_INT4 = "dense_int4"
     NONE = "none"

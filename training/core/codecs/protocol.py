@@ -25,6 +25,7 @@ class SlotKind(IntEnum):
     LOW_RANK_INT4 = 3
     LOW_RANK_2BIT = 4
     SPARSE_2BIT = 5
+    VECTOR = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
