@@ -13,11 +13,6 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from keeper import MARK, start_keeper
-
-sys.path.pop(0)  # left there, tests/contracts would stand before the package of that name
-
 KEEPER = pytest.StashKey[int]()
 """Open as long as this process lives."""
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,8 +74,13 @@ def find_node() -> Node | None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Have everything that the tests start end with them, even when pytest is killed."""
-    if MARK not in os.environ:  # a pytest within a test is kept by the outer one
-        session.config.stash[KEEPER] = start_keeper()
+    spec = importlib.util.spec_from_file_location("session_keeper", Path(__file__).with_name("keeper.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    keeper = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(keeper)
+    if keeper.MARK not in os.environ:  # a pytest within a test is kept by the outer one
+        session.config.stash[KEEPER] = keeper.start_keeper()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
