@@ -7,6 +7,7 @@ event loop.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from da.core.blob import BlobHeader, check_has_folds, compute_shard_bytes, encod
 from da.core.errors import FoldsMissing
 from da.core.receipt import Receipt
 from da.core.scheme import compute_tier_scheme
-from da.core.types import Committee, Epoch, Height, ShardIndex, Tier
+from da.core.types import Committee, Height, ShardIndex, Tier
 from da.protocol import STATUS_OF_REFUSAL, BatchRequest, PutRequest, Refusal, encode_refusal
 from storage.core.errors import (
     BadlyEncoded,
@@ -98,6 +99,8 @@ class Admission:
         self._metrics = metrics
         self._max_uploads = max_uploads
         self._extra_codes = frozenset(extra_codes)
+        self._lock = threading.Lock()
+        """Over the slots: uploads over HTTP take them in the event loop, those of the bulk port in threads."""
         self._num_uploads = 0
         self._uploads_of: Counter[str] = Counter()
 
@@ -106,15 +109,19 @@ class Admission:
 
         Raises: the refusals above.
         """
-        view, committee = await self._check_terms(put.seat, put.epoch, put.tier, put.expiry)
-        self._check_header(put.header, committee, put.tier)
-        return view, _make_offer(put, put.header, encode_header(put.header))
+        return self._check_put(put, *await self._state.watch.get_committee(put.epoch))
+
+    def admit_at_once(self, put: PutRequest) -> tuple[ChainView, ShardOffer] | None:
+        """Do the same in any thread; None where the chain must be asked first."""
+        found = self._state.watch.find_committee(put.epoch)
+        return None if found is None else self._check_put(put, *found)
 
     async def admit_batch(
         self, batch: BatchRequest, entries: Sequence[BatchEntry]
     ) -> tuple[ChainView, list[ShardOffer]]:
         """Do the same for all blobs of a batch."""
-        view, committee = await self._check_terms(batch.seat, batch.epoch, batch.tier, batch.expiry)
+        view, committee = await self._state.watch.get_committee(batch.epoch)
+        self._check_terms(view, committee, batch.seat, batch.tier, batch.expiry)
         offers = []
         for entry in entries:
             self._check_header(entry.header, committee, batch.tier)
@@ -135,20 +142,22 @@ class Admission:
 
         Raises: StoreBusy.
         """
-        if self._num_uploads >= self._max_uploads:
-            raise StoreBusy(what="uploads under way", got=self._num_uploads + 1, maximum=self._max_uploads)
         most = -(-self._max_uploads * PEER_SHARE_PERCENT // 100)
-        if self._uploads_of[peer] >= most:
-            raise StoreBusy(what=f"uploads under way from {peer}", got=self._uploads_of[peer] + 1, maximum=most)
-        self._num_uploads += 1
-        self._uploads_of[peer] += 1
+        with self._lock:
+            if self._num_uploads >= self._max_uploads:
+                raise StoreBusy(what="uploads under way", got=self._num_uploads + 1, maximum=self._max_uploads)
+            if self._uploads_of[peer] >= most:
+                raise StoreBusy(what=f"uploads under way from {peer}", got=self._uploads_of[peer] + 1, maximum=most)
+            self._num_uploads += 1
+            self._uploads_of[peer] += 1
         try:
             yield
         finally:
-            self._num_uploads -= 1
-            self._uploads_of[peer] -= 1
-            if not self._uploads_of[peer]:
-                del self._uploads_of[peer]
+            with self._lock:
+                self._num_uploads -= 1
+                self._uploads_of[peer] -= 1
+                if not self._uploads_of[peer]:
+                    del self._uploads_of[peer]
 
     def sign(self, put: PutRequest, view: ChainView) -> Receipt:
         """Sign for a shard that is durable now."""
@@ -172,11 +181,13 @@ class Admission:
         log.info("%s refused: %s", what, error)
         return _STATUS.get(type(error), STATUS_OF_REFUSAL[refusal]), encode_refusal(refusal, str(error))
 
-    async def _check_terms(
-        self, seat: ShardIndex, epoch: Epoch, tier: Tier, expiry: Height
-    ) -> tuple[ChainView, Committee]:
+    def _check_put(self, put: PutRequest, view: ChainView, committee: Committee) -> tuple[ChainView, ShardOffer]:
+        self._check_terms(view, committee, put.seat, put.tier, put.expiry)
+        self._check_header(put.header, committee, put.tier)
+        return view, _make_offer(put, put.header, encode_header(put.header))
+
+    def _check_terms(self, view: ChainView, committee: Committee, seat: ShardIndex, tier: Tier, expiry: Height) -> None:
         policy = get_served_policy(tier)
-        view, committee = await self._state.watch.get_committee(epoch)
         check_seat(committee, seat, self._state.key.public)
         if expiry <= view.height:
             raise BlobExpired(expiry=expiry, height=view.height)
@@ -185,7 +196,6 @@ class Admission:
                 f"expiry {expiry} is more than {policy.max_lifetime_blocks} blocks after height {view.height}, "
                 f"the longest that tier {policy.tier.name.lower()} is kept"
             )
-        return view, committee
 
     def _check_header(self, header: BlobHeader, committee: Committee, tier: Tier) -> None:
         scheme = compute_tier_scheme(len(committee.seats), tier)

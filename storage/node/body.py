@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,20 @@ class FileReader:
     def __init__(self, path: Path) -> None:
         """Open; raises ``FileNotFoundError``."""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._mapped: mmap.mmap | None = None
+
+    def map(self, start: int, num_bytes: int) -> memoryview:
+        """Return bytes from ``start`` on without copying them, as far as the file goes.
+
+        They are for system calls only: the system reports a medium that fails as an error, but code that touched the
+        bytes itself would be killed. Valid until ``close``.
+        """
+        if self._mapped is None:
+            size = os.fstat(self._fd).st_size
+            if start >= size:
+                return memoryview(b"")
+            self._mapped = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        return memoryview(self._mapped)[start : start + num_bytes]
 
     def read(self, start: int, num_bytes: int) -> bytes:
         """See ``ShardReader``."""
@@ -32,6 +47,7 @@ class FileReader:
 
     def close(self) -> None:
         """See ``ShardReader``."""
+        self._mapped = None  # unmapped with the last view of it
         os.close(self._fd)
 
 

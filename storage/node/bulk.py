@@ -1,7 +1,8 @@
 """The node's bulk port: shards over plain TCP, with the checks, words and receipts of the HTTP API (da/bulk.py).
 
-A connection's control runs in the event loop, its bytes in a thread of its own pool, so slow clients hold up neither
-the loop nor the disk threads. Invariant: every wait has a deadline, and a connection out of step is closed.
+Each connection has a thread: handing a shard from thread to thread cost more than hashing it. The event loop accepts,
+and is asked only where a committee is not known yet. Invariant: every wait has a deadline, and a connection out of step
+is closed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 import socket
 import time
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from da.bulk import (
     CONTINUE,
@@ -21,19 +22,20 @@ from da.bulk import (
     encode_answer,
 )
 from da.core.errors import Malformed
+from da.memory import BufferPool
 from da.protocol import PutRequest, encode_receipt
 from storage.core.errors import BadlyEncoded, MalformedRequest, RootMismatch, StoreRefusal, UploadInterrupted
 from storage.core.pace import MIN_BYTES_PER_SECOND, Pace
 from storage.node.admission import Admission
-from storage.node.body import ShardReader
-from storage.node.engine import StoreEngine, Upload
+from storage.node.body import FileReader, ShardReader
+from storage.node.engine import ShardOffer, StoreEngine, Upload
 from storage.node.metrics import Metrics
-from storage.node.threads import run_in
+from storage.node.watch import ChainView
 
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 128
-"""Open at once; each may hold a thread while bytes flow. More are closed at once: clients take HTTP then."""
+"""Open at once; each holds a thread. More are closed at once: clients take HTTP then."""
 
 IDLE_SECONDS = 60.0
 """A connection without a request for so long is closed."""
@@ -41,8 +43,11 @@ IDLE_SECONDS = 60.0
 REQUEST_SECONDS = 10.0
 """For the rest of a request that has begun, and for sending an answer."""
 
-CHUNK_BYTES = 1 << 20
-"""Received, hashed and written at once."""
+CHUNK_BYTES = 512 * 1024
+"""Received, written, hashed and folded at once: a quarter of a second-level cache of 2 MiB."""
+
+SEND_BYTES = 4 << 20
+"""Sent at once; each has a deadline of its own."""
 
 SOCKET_BUFFER_BYTES = 4 << 20
 """Asked of the system for each direction."""
@@ -56,24 +61,24 @@ class BulkServer:
         admission: Admission,
         engine: StoreEngine,
         metrics: Metrics,
-        executor: Executor,
         *,
         body_timeout_seconds: float,
     ) -> None:
-        """Serve ``engine``, whose work runs in ``executor``; a body of which nothing comes is given up."""
+        """Serve ``engine``; a body of which nothing comes is given up."""
         self._admission = admission
         self._engine = engine
         self._metrics = metrics
-        self._executor = executor
         self._body_timeout_seconds = body_timeout_seconds
         self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, thread_name_prefix="bulk")
-        self._connections: dict[asyncio.Task[None], socket.socket] = {}
+        self._buffers = BufferPool(max_bytes=MAX_CONNECTIONS * CHUNK_BYTES)
+        self._connections: dict[Future[None], socket.socket] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int = 0) -> int:
         """Listen, and return the port; raises ``OSError``."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = infos[0]
         listener = socket.socket(family, kind, protocol)
@@ -98,12 +103,9 @@ class BulkServer:
             await asyncio.gather(self._accepting, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
-        tasks = list(self._connections)
-        for task, sock in self._connections.items():
+        for sock in list(self._connections.values()):
             _cut(sock)
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        await asyncio.to_thread(self._threads.shutdown, wait=True)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -112,85 +114,95 @@ class BulkServer:
             if len(self._connections) >= MAX_CONNECTIONS:
                 sock.close()
                 continue
-            sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-            task = asyncio.create_task(self._serve(sock))
-            self._connections[task] = sock
-            task.add_done_callback(lambda done: self._connections.pop(done, None))
+            served = self._threads.submit(self._serve, sock)
+            self._connections[served] = sock
+            served.add_done_callback(self._forget)
 
-    async def _serve(self, sock: socket.socket) -> None:
+    def _forget(self, served: Future[None]) -> None:
+        self._connections.pop(served, None)
+        if not served.cancelled() and served.exception() is not None:
+            log.error("a bulk connection failed", exc_info=served.exception())
+
+    def _serve(self, sock: socket.socket) -> None:
         try:
-            while True:
-                prefix = await self._read(sock, REQUEST_PREFIX_BYTES, IDLE_SECONDS)
-                if not await self._answer(sock, prefix):
-                    return
+            while self._answer(sock, _read(sock, REQUEST_PREFIX_BYTES, IDLE_SECONDS)):
+                pass
         except (OSError, EOFError, Malformed) as error:  # TimeoutError is an OSError
             log.debug("bulk connection ended: %s", error)
         finally:
             sock.close()
 
-    async def _answer(self, sock: socket.socket, prefix: bytes) -> bool:
+    def _answer(self, sock: socket.socket, prefix: bytes) -> bool:
         """Serve one request; False when the connection is out of step."""
         num_bytes = decode_request_prefix(prefix)
         try:
-            request = decode_request(await self._read(sock, num_bytes, REQUEST_SECONDS))
+            request = decode_request(_read(sock, num_bytes, REQUEST_SECONDS))
         except Malformed as error:
-            await self._send(sock, encode_answer(*self._admission.describe("bulk", MalformedRequest(str(error)))))
+            _send(sock, encode_answer(*self._admission.describe("bulk", MalformedRequest(str(error)))))
             return True
         if isinstance(request, PutRequest):
-            return await self._put(sock, request)
-        return await self._get(sock, request)
+            return self._put(sock, request)
+        self._get(sock, request)
+        return True
 
-    async def _put(self, sock: socket.socket, put: PutRequest) -> bool:
+    def _put(self, sock: socket.socket, put: PutRequest) -> bool:
         is_asked = False
         try:
-            view, offer = await self._admission.admit(put)
-            if not await run_in(self._executor, self._engine.renew, offer):
+            view, offer = self._admit(put)
+            if not self._engine.renew(offer):
                 with self._admission.take_slot(_get_peer(sock)), self._engine.upload(offer) as upload:
                     is_asked = True
-                    await self._send(sock, encode_answer(CONTINUE))
-                    await run_in(self._threads, self._receive, sock, upload)
-                    await run_in(self._executor, self._engine.commit, upload)
+                    _send(sock, encode_answer(CONTINUE))
+                    self._receive(sock, upload)
+                    self._engine.commit(upload)
                 self._metrics.put_bytes.inc(offer.shard_bytes)
             receipt = self._admission.sign(put, view)
         except StoreRefusal as error:
-            await self._send(sock, encode_answer(*self._admission.describe("bulk put", error)))
+            _send(sock, encode_answer(*self._admission.describe("bulk put", error)))
             # The body may have been cut short: only after a check of all of it is the client in step for sure.
             return not is_asked or isinstance(error, (RootMismatch, BadlyEncoded))
-        await self._send(sock, encode_answer(200, encode_receipt(receipt)))
+        _send(sock, encode_answer(200, encode_receipt(receipt)))
         return True
 
-    async def _get(self, sock: socket.socket, get: GetRequest) -> bool:
+    def _admit(self, put: PutRequest) -> tuple[ChainView, ShardOffer]:
+        """Check everything but the bytes, in the event loop where the chain must be asked first."""
+        admitted = self._admission.admit_at_once(put)
+        if admitted is not None:
+            return admitted
+        assert self._loop is not None, "there are no connections before start"
+        return asyncio.run_coroutine_threadsafe(self._admission.admit(put), self._loop).result(REQUEST_SECONDS)
+
+    def _get(self, sock: socket.socket, get: GetRequest) -> None:
         try:
-            record = await run_in(self._executor, self._engine.get_record, get.blob, get.seat)
+            record = self._engine.get_record(get.blob, get.seat)
             stop = record.shard_bytes if get.stop is None else get.stop
             if not get.start <= stop <= record.shard_bytes:
                 raise MalformedRequest(f"bytes {get.start} to {stop} of a shard of {record.shard_bytes}")
-            reader = await run_in(self._executor, self._engine.open_body, get.blob, get.seat)
+            reader = self._engine.open_body(get.blob, get.seat)
         except StoreRefusal as error:
-            await self._send(sock, encode_answer(*self._admission.describe("bulk get", error)))
-            return True
+            _send(sock, encode_answer(*self._admission.describe("bulk get", error)))
+            return
         try:
-            await self._send(sock, encode_answer(200, body_bytes=stop - get.start))
-            await run_in(self._threads, self._send_range, sock, reader, get.start, stop)
+            _send(sock, encode_answer(200, body_bytes=stop - get.start))
+            self._send_range(sock, reader, get.start, stop)
         finally:
             reader.close()
         self._metrics.get_bytes.inc(stop - get.start)
-        return True
 
     def _receive(self, sock: socket.socket, upload: Upload) -> None:
-        """Take the body; blocking. Reads no byte beyond it."""
+        """Take the body; reads no byte beyond it."""
         expected, received = upload.offer.shard_bytes, 0
         pace = Pace(expected_bytes=expected)
-        buffer = memoryview(bytearray(min(CHUNK_BYTES, expected)))
+        buffer = self._buffers.take(CHUNK_BYTES)
         filled = 0
         try:
             while received < expected:
                 sock.settimeout(min(self._body_timeout_seconds, pace.compute_patience() / 1_000))
                 started = time.monotonic()
                 try:
-                    got = sock.recv_into(buffer[filled : filled + expected - received])
+                    got = sock.recv_into(buffer[filled:], min(CHUNK_BYTES - filled, expected - received))
                 except TimeoutError:
                     waited = time.monotonic() - started
                     pace.note(0, int(waited * 1_000) + 1)
@@ -208,35 +220,35 @@ class BulkServer:
         except OSError as error:  # TimeoutError is one; DiskFull is a refusal and passes
             raise UploadInterrupted(got=received, expected=expected) from error
         finally:
-            _set_waiting(sock)
+            self._buffers.give_back(buffer)
 
     def _send_range(self, sock: socket.socket, reader: ShardReader, start: int, stop: int) -> None:
-        """Send bytes; blocking."""
+        """Send bytes; those of a file go from the system's cache to the socket, and are not copied here."""
         ends = time.monotonic() + self._body_timeout_seconds + (stop - start) / MIN_BYTES_PER_SECOND
-        try:
-            while start < stop:
-                sock.settimeout(max(0.001, min(self._body_timeout_seconds, ends - time.monotonic())))
-                chunk = reader.read(start, min(CHUNK_BYTES, stop - start))
-                if not chunk:
-                    raise EOFError(f"the shard ends at byte {start}, expected {stop}")
-                sock.sendall(chunk)
-                start += len(chunk)
-        finally:
-            _set_waiting(sock)
+        fetch = reader.map if isinstance(reader, FileReader) else reader.read
+        while start < stop:
+            chunk = fetch(start, min(SEND_BYTES, stop - start))
+            if not chunk:
+                raise EOFError(f"the shard ends at byte {start}, expected {stop}")
+            sock.settimeout(max(0.001, min(self._body_timeout_seconds, ends - time.monotonic())))
+            sock.sendall(chunk)
+            start += len(chunk)
 
-    async def _read(self, sock: socket.socket, num_bytes: int, seconds: float) -> bytes:
-        loop, data = asyncio.get_running_loop(), bytearray()
-        async with asyncio.timeout(seconds):
-            while len(data) < num_bytes:
-                part = await loop.sock_recv(sock, num_bytes - len(data))
-                if not part:
-                    raise EOFError(f"closed after {len(data)} of {num_bytes} bytes")
-                data += part
-        return bytes(data)
 
-    async def _send(self, sock: socket.socket, data: bytes) -> None:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            await asyncio.get_running_loop().sock_sendall(sock, data)
+def _read(sock: socket.socket, num_bytes: int, seconds: float) -> bytes:
+    data, ends = bytearray(), time.monotonic() + seconds
+    while len(data) < num_bytes:
+        sock.settimeout(max(0.001, ends - time.monotonic()))
+        part = sock.recv(num_bytes - len(data))
+        if not part:
+            raise EOFError(f"closed after {len(data)} of {num_bytes} bytes")
+        data += part
+    return bytes(data)
+
+
+def _send(sock: socket.socket, data: bytes) -> None:
+    sock.settimeout(REQUEST_SECONDS)
+    sock.sendall(data)
 
 
 def _get_peer(sock: socket.socket) -> str:
@@ -250,11 +262,3 @@ def _cut(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError as error:
         log.debug("connection was gone: %s", error)
-
-
-def _set_waiting(sock: socket.socket) -> None:
-    """Give a socket back to the event loop; it may have been closed meanwhile."""
-    try:
-        sock.setblocking(False)
-    except OSError as error:
-        log.debug("connection was closed: %s", error)

@@ -121,7 +121,6 @@ class Server:
             self._admission,
             self._engine,
             self._metrics,
-            self._executor,
             body_timeout_seconds=self._body_timeout_seconds,
         )
 

@@ -85,6 +85,13 @@ class ChainWatch:
                 log.debug("chain not reached; asked again in %.1f s", self._poll_seconds)
             await asyncio.sleep(self._poll_seconds)
 
+    def find_committee(self, epoch: Epoch) -> tuple[ChainView, Committee] | None:
+        """Return the same without asking, None where the epoch is not known; any thread may call it."""
+        view = self.view
+        if view is None:
+            return None
+        return next(((view, committee) for committee in view.committees if committee.epoch == epoch), None)
+
     async def get_committee(self, epoch: Epoch) -> tuple[ChainView, Committee]:
         """Return the view and its committee of ``epoch``, asking again where the epoch may have just begun.
 
@@ -92,7 +99,7 @@ class ChainWatch:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EPOCH_SECONDS
-        found = self._find(epoch)
+        found = self.find_committee(epoch)
         while found is None and self._is_next(epoch) and loop.time() < deadline:
             await asyncio.sleep(max(0.0, self._asked_at + REFRESH_SECONDS - loop.time()))
             try:
@@ -100,7 +107,7 @@ class ChainWatch:
             except ChainUnreachable as error:
                 log.info("epoch %d is unknown and %s", epoch, error)
                 break
-            found = self._find(epoch)
+            found = self.find_committee(epoch)
         if found is not None:
             return found
         if self.view is None:
@@ -112,14 +119,6 @@ class ChainWatch:
         if self.view is None:
             return True
         return epoch == 1 + max((committee.epoch for committee in self.view.committees), default=0)
-
-    def _find(self, epoch: Epoch) -> tuple[ChainView, Committee] | None:
-        if self.view is None:
-            return None
-        for committee in self.view.committees:
-            if committee.epoch == epoch:
-                return self.view, committee
-        return None
 
     def _fetch(self) -> ChainView:
         # The committees come first: a view never claims a height at which its committees were not yet known.
