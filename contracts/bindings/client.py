@@ -104,6 +104,16 @@ class ChainClient:
         decoded = (decode_log(log) for log in self.request("eth_getLogs", wanted))
         return tuple(event for event in decoded if event is not None)
 
+    def has_events(self, contract: str, topic: bytes, *, from_height: int, to_height: int) -> bool:
+        """Say whether a contract told of anything with this first indexed value in a span of blocks, ends included."""
+        wanted = {
+            "address": ADDRESSES[contract],
+            "fromBlock": hex(from_height),
+            "toBlock": hex(to_height),
+            "topics": [None, "0x" + topic.rjust(32, b"\0").hex()],
+        }
+        return bool(self.request("eth_getLogs", wanted))
+
     def request(self, method: str, *params: Any) -> Any:
         """Call any JSON-RPC method and return its result, or raise ContractError or RpcError."""
         answer, _ = self._ask([(method, params)])

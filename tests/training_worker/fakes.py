@@ -48,6 +48,7 @@ class MemoryChain:
         self.withheld: set[bytes] = set()
         self.mined: dict[bytes, int] = {}
         self.sends: list[tuple[str, str, tuple[Any, ...]]] = []
+        self.log_heights: list[int] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
@@ -110,12 +111,29 @@ class MemoryChain:
                 assert error is not None
                 raise error from reverted
             self.sends.append((name, function, args))
+            self._stamp()
             return int(self.inner.height)
+
+    def has_events(self, contract: str, topic: bytes, from_height: int, to_height: int) -> bool:
+        with self.lock:
+            stamped = zip(self.inner.logs, self.log_heights, strict=False)
+            address = self.inner.contracts[contract].address
+            return any(
+                from_height <= height <= to_height and log.address == address and log.topics[1] == topic
+                for log, height in stamped
+            )
+
+    def _stamp(self) -> None:
+        """Note the block of the logs that are new."""
+        self.log_heights += [int(self.inner.height)] * (len(self.inner.logs) - len(self.log_heights))
 
     def _tick(self) -> None:
         while not self._stop.wait(self.block_seconds):
             with self.lock:
+                self._stamp()
+                height = int(self.inner.height)
                 self.inner.advance()
+                self.log_heights += [height] * (len(self.inner.logs) - len(self.log_heights))
 
 
 class MemoryReceipt:
@@ -144,6 +162,11 @@ class MemoryPorts:
     def height(self) -> int:
         self._check()
         return int(self.memory.inner.height) - 1 - self.lag_blocks
+
+    def has_events(self, contract: str, topic: bytes, *, from_height: int, to_height: int) -> bool:
+        self._check()
+        with self.memory.lock:
+            return self.memory.has_events(contract, topic, from_height, to_height)
 
     def genesis_hash(self) -> bytes:
         return bytes(DRIVER.GENESIS_HASH)

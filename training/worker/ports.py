@@ -29,6 +29,9 @@ class ChainPort(Protocol):
     def height(self) -> int:
         """Return the newest complete block."""
 
+    def has_events(self, contract: str, topic: bytes, *, from_height: int, to_height: int) -> bool:
+        """Say whether a contract told of anything about ``topic`` (a run's number) in these blocks, ends included."""
+
     def genesis_hash(self) -> bytes:
         """Return the chain's 32-byte identity."""
 

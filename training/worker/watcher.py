@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from contracts.bindings.errors import ChainUnreachable, RpcError
 from contracts.bindings.types import RoundState
@@ -20,6 +21,15 @@ LOG = logging.getLogger("trainer")
 
 POLL_SECONDS = 0.15
 """Half a devnet block: a state change is seen within half a block of its commit."""
+
+WHOLE_LOOK_BLOCKS = 16
+"""Blocks after which a run is read again although it told of nothing: a URL may have lagged when it was read."""
+
+QUIET_SHARE = 0.75
+"""Of the time between two blocks in which the next one is not asked for yet."""
+
+LONGEST_QUIET_SECONDS = 2.0
+"""At most, however slow blocks have been."""
 
 
 class Watcher:
@@ -39,6 +49,9 @@ class Watcher:
         self._silent_since: float | None = None
         self._failure: BaseException | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._looked_height = -1
+        self._pause_seconds = poll_seconds
+        self._seen_at: float | None = None
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
     def start(self) -> None:
@@ -102,7 +115,7 @@ class Watcher:
         try:
             while not self._stop.is_set():
                 self._poll()
-                self._wake.wait(self._poll_seconds)
+                self._wake.wait(self._pause_seconds)
                 self._wake.clear()
         except BaseException as error:  # the outermost loop of this thread: handed to whoever asks next
             LOG.exception("the watcher has failed")
@@ -111,16 +124,18 @@ class Watcher:
                 self._changed.notify_all()
 
     def _poll(self) -> None:
+        self._pause_seconds = self._poll_seconds
         try:
-            if self._view is not None and self._chain.height() == self._view.height and self._silent_since is None:
-                return
-            view = self.look()
+            view = self._look_if_changed()
         except (ChainUnreachable, RpcError) as error:
             with self._changed:
                 if self._silent_since is None:
                     self._silent_since = time.monotonic()
                     LOG.warning("chain: no answer (%s); training goes on, asking again", error)
             return
+        if view is None:
+            return
+        self._pause_seconds = max(self._poll_seconds, self._measure_quiet())
         with self._changed:
             if self._silent_since is not None:
                 LOG.info("chain: answers again at block %d", view.height)
@@ -131,3 +146,31 @@ class Watcher:
             self._changed.notify_all()
         for listener in self._listeners:
             listener()
+
+    def _look_if_changed(self) -> ChainView | None:
+        """Return a newer view, None where there is no newer block.
+
+        Whatever changes a run tells of it in an event, so blocks without one cost two short questions (SPEC).
+        """
+        before = self._view
+        if before is None or self._silent_since is not None:
+            return self._look()
+        height = self._chain.height()
+        if height <= before.height:
+            return None
+        span = {"from_height": before.height + 1, "to_height": height}
+        is_due = height >= self._looked_height + WHOLE_LOOK_BLOCKS
+        if is_due or self._chain.has_events("Training", self._run.to_bytes(32, "big"), **span):
+            return self._look()
+        return replace(before, height=height, seen_seconds=time.monotonic())
+
+    def _look(self) -> ChainView:
+        view = self.look()
+        self._looked_height = view.height
+        return view
+
+    def _measure_quiet(self) -> float:
+        """Return how long there is no point in asking, from the time between the last two new heights."""
+        now, before = time.monotonic(), self._seen_at
+        self._seen_at = now
+        return 0.0 if before is None else min(QUIET_SHARE * (now - before), LONGEST_QUIET_SECONDS)
