@@ -1,303 +1,193 @@
-"""Quality at equal tokens, bytes and speed: AllReduce, DiLoCo, DiLoCoX, eager, ours, SparseLoCo, int8.
+"""Quality at equal tokens and bytes: AllReduce, DiLoCo, DiLoCoX, eager, ours, SparseLoCo, int8; codec and outer step.
 
-``python -m benchmarks.training`` trains every method on the standard library's source from the same start, samples and
-learning rates, prints a table, and writes ``benchmarks/results/training.json``, ``training_runs.json`` (every loss by
-seed and step) and ``training.svg``.  Two seeds; ``FULL=1`` trains longer and more methods.
+``python -m benchmarks.training`` trains every method of the scenario ``main`` on the standard library's source from the
+same start and samples, two seeds, one process a core; ``FULL=1`` all scenarios; ``--scenario NAME`` one.  It prints a
+table and writes ``benchmarks/results/training.json``, ``training_runs.json`` (every loss by scenario, method, seed and
+step) and ``training.svg``.  ``--resume`` keeps runs of the same recipe that a stopped invocation has done.
 Small models overstate every gap; differences under 0.006 nats are noise (TRAINING).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from statistics import mean
 
 import torch
 
-from benchmarks.report import RESULTS, Row, write_report
+from benchmarks.quality_methods import FRAGMENTS, METHODS, RANK, SCENARIOS, Scenario, make_common
+from benchmarks.quality_runs import Run, Task, load_runs, save_runs, train
+from benchmarks.report import RESULTS, Goal, Row, write_report
 from benchmarks.training_plot import write_plot
-from training.baselines import train_allreduce
-from training.core.canonical import CanonicalState, create_genesis
+from training.core.canonical import create_genesis
 from training.core.codecs.protocol import Slot
 from training.core.codecs.registry import codec_of, plan_slot
 from training.core.layout import build_layout
 from training.core.payload import plan_payload
-from training.core.recipe import (
-    Q15_ONE,
-    CodecKind,
-    CodecRecipe,
-    DataRecipe,
-    InnerRecipe,
-    ModelRecipe,
-    OptimizerKind,
-    OuterRecipe,
-    Recipe,
-    RoundsRecipe,
-    StartKind,
-)
+from training.core.recipe import CodecKind, compute_fingerprint
 from training.core.schedule import OuterCoefficients
 from training.core.settle import step_tensor
-from training.data.corpus import Corpus, load_corpus
-from training.evaluation import evaluate_state
-from training.simulate import SimulatedRound, compute_traffic, simulate
-
-RAMP = OuterRecipe()
-"""mu 0 -> 0.9, eta 1 -> 0.7: best for synchronous DiLoCo and for ours (TRAINING)."""
-
-PLAIN = OuterRecipe(momentum_start_q15=0, momentum_end_q15=0, rate_start_q15=Q15_ONE, rate_end_q15=Q15_ONE)
-"""mu 0, eta 1: best for one round late, for eager and for SparseLoCo (TRAINING, and its paper)."""
-
-CLASSIC = OuterRecipe(momentum_start_q15=29491, momentum_end_q15=29491, rate_start_q15=22938, rate_end_q15=22938)
-"""mu 0.9, eta 0.7, as DiLoCo was published."""
-
-FRAGMENTS = 10
-"""F of our default (TRAINING)."""
-
-RANK = 16
-"""Of our default: 0.09 bytes a parameter and exchange at this width."""
+from training.simulate import compute_traffic
 
 TRAFFIC_STEPS = 125
 """H of the rows about bytes (DiLoCoX's)."""
 
-NUM_POINTS = 8
-"""Losses along a run, for the plot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """One way to train."""
-
-    name: str
-    """Row and legend."""
-    recipe: Callable[[Recipe], Recipe]
-    """Turns the common recipe into the method's."""
-    is_allreduce: bool = False
-    """One model, averaged gradients."""
-    is_full_only: bool = False
-    """Left out of the quick run."""
+_GAPS = {
+    "gap_default_vs_diloco_pct": ("default", "diloco_muon", Goal(most=0.5)),
+    "gap_default_vs_diloco_adamw_pct": ("default", "diloco", Goal(most=0.5)),
+    "gap_default_adamw_vs_diloco_adamw_pct": ("default_adamw", "diloco", Goal(most=0.5)),
+    "gap_dilocox_vs_diloco_pct": ("dilocox", "diloco", None),
+    "gap_dilocox_muon_vs_diloco_pct": ("dilocox_muon", "diloco_muon", None),
+    "gap_diloco_adamw_vs_allreduce_adamw_pct": ("diloco", "allreduce", None),
+    "gap_diloco_vs_allreduce_pct": ("diloco_muon", "allreduce_muon", Goal(most=4.5)),
+    "gap_diloco_muon_vs_allreduce_adamw_pct": ("diloco_muon", "allreduce", Goal(most=4.5)),
+    "gap_default_vs_allreduce_adamw_pct": ("default", "allreduce", None),
+    "gap_default_vs_allreduce_pct": ("default", "allreduce_muon", None),
+}
+"""Row: (method, compared with, goal). Rows that do not say AdamW compare methods with Muon inside."""
 
 
 def main() -> None:
     """Train, measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     is_full = os.environ.get("FULL", "") not in ("", "0")
-    parser.add_argument("--steps", type=int, default=800 if is_full else 300, help="inner steps of each worker")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=4, help="D")
-    parser.add_argument("--local-steps", type=int, default=20, help="H")
-    parser.add_argument("--only", action="append", default=[], help="only this method; may be given again")
-    parser.add_argument("--resume", action="store_true", help="keep what a stopped run of the same conditions has")
+    parser.add_argument("--scenario", action="append", default=[], choices=sorted(SCENARIOS), help="may be given again")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=sorted(METHODS), help="only this method, likewise"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes, one thread each")
+    parser.add_argument("--resume", action="store_true", help="keep what a stopped run of the same recipes has")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    methods = [
-        method
-        for method in METHODS
-        if (method.name in options.only if options.only else is_full or not method.is_full_only)
+    chosen = [
+        scenario
+        for scenario in SCENARIOS.values()
+        if (scenario.name in options.scenario if options.scenario else is_full or not scenario.is_full_only)
     ]
-    common = make_common(options.steps, options.local_steps)
-    corpus = load_corpus(common.data)
-    runs: dict[str, list[Run]] = {method.name: [] for method in methods}
-    parameters = build_layout(common).num_parameters
-    conditions = (
-        f"{parameters} parameters, D {options.workers}, H {options.local_steps}, {options.steps} steps a worker,"
-        f" batch {common.inner.batch_size} x {common.model.context} bytes, {options.seeds} seed(s) from 0,"
-        f" one inner learning rate {common.inner.learning_rate}, held-out nats a byte"
-    )
-    if options.resume:
-        runs |= load_runs(conditions)
-    for seed in range(options.seeds):
-        for method in methods:
-            if seed < len(runs[method.name]):
-                continue
-            run = train(method, replace(common, seed=seed), corpus, options.workers)
-            runs[method.name].append(run)
-            print(f"{method.name:18s} seed {seed}  loss {run.points[-1][1]:.4f}  {run.seconds:.0f} s", flush=True)
-            save_runs(runs, conditions)
-    runs = {name: each for name, each in runs.items() if each}
-    write_report("training", [*make_loss_rows(runs, conditions), *make_byte_rows(common), *make_speed_rows()])
-    write_plot(RESULTS / "training.svg", {name: each[0].points for name, each in runs.items()}, conditions)
-
-
-def load_runs(conditions: str) -> dict[str, list[Run]]:
-    """Read what `save_runs` wrote, where it was under the same conditions."""
     path = RESULTS / "training_runs.json"
-    saved = json.loads(path.read_text()) if path.exists() else {"conditions": "", "runs": {}}
-    if saved["conditions"] != conditions:
-        return {}
-    return {
-        name: [Run(points=[(step, loss) for step, loss in run["points"]], seconds=run["seconds"]) for run in each]
-        for name, each in saved["runs"].items()
-    }
-
-
-def save_runs(runs: dict[str, list[Run]], conditions: str) -> None:
-    """Write every loss so far, so that a run that is stopped has not been in vain."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    details = {name: [{"seconds": run.seconds, "points": run.points} for run in each] for name, each in runs.items()}
-    (RESULTS / "training_runs.json").write_text(json.dumps({"conditions": conditions, "runs": details}, indent=1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One training."""
-
-    points: list[tuple[int, float]]
-    """(inner steps a worker, held-out loss of the agreed theta); the last one after the flush."""
-    seconds: float
-    """Compute of all workers and the exchange, in one thread."""
-
-
-def make_common(num_steps: int, local_steps: int) -> Recipe:
-    """Return the recipe that all methods share: 0.17M parameters."""
-    return Recipe(
-        name="benchmark",
-        seed=0,
-        model=ModelRecipe(width=64, num_layers=3, num_heads=4, hidden=176, context=64),
-        data=DataRecipe(eval_windows=512),
-        inner=InnerRecipe(batch_size=8, learning_rate=0.004, warmup_steps=min(40, num_steps // 5)),
-        codec=CodecRecipe(kind=CodecKind.NONE, rank=RANK),
-        rounds=RoundsRecipe(
-            num_fragments=1, overlap=0, local_steps=local_steps, num_rounds=max(1, num_steps // local_steps)
-        ),
-        outer=RAMP,
-    )
-
-
-def _whole(
-    overlap: int, outer: OuterRecipe, start: StartKind, codec: CodecKind = CodecKind.NONE
-) -> Callable[[Recipe], Recipe]:
-    def make(common: Recipe) -> Recipe:
-        return replace(
-            common,
-            outer=outer,
-            codec=replace(common.codec, kind=codec),
-            rounds=replace(common.rounds, overlap=overlap, start=start),
-        )
-
-    return make
-
-
-def _in_turn(
-    codec: CodecKind, rank: int = RANK, optimizer: OptimizerKind = OptimizerKind.ADAMW
-) -> Callable[[Recipe], Recipe]:
-    def make(common: Recipe) -> Recipe:
-        rounds = common.rounds
-        return replace(
-            common,
-            codec=replace(common.codec, kind=codec, rank=rank),
-            inner=replace(common.inner, optimizer=optimizer),
-            rounds=replace(rounds, num_fragments=FRAGMENTS, overlap=1, num_rounds=rounds.num_rounds * FRAGMENTS),
-        )
-
-    return make
-
-
-def _muon(common: Recipe) -> Recipe:
-    return replace(common, inner=replace(common.inner, optimizer=OptimizerKind.MUON))
-
-
-METHODS = (
-    Method(name="allreduce", recipe=lambda common: common, is_allreduce=True),
-    Method(name="diloco", recipe=_whole(0, RAMP, StartKind.CONTINUE)),
-    Method(name="dilocox", recipe=_whole(1, PLAIN, StartKind.REWIND, CodecKind.LOW_RANK_INT4)),
-    Method(name="eager", recipe=_whole(1, PLAIN, StartKind.EAGER)),
-    Method(name="default", recipe=_in_turn(CodecKind.LOW_RANK_2BIT)),
-    Method(name="sparseloco", recipe=_whole(0, PLAIN, StartKind.REWIND, CodecKind.SPARSE_2BIT)),
-    Method(name="int8", recipe=_whole(0, RAMP, StartKind.CONTINUE, CodecKind.DENSE_INT8)),
-    Method(name="default_muon", recipe=_in_turn(CodecKind.LOW_RANK_2BIT, optimizer=OptimizerKind.MUON)),
-    Method(name="allreduce_muon", recipe=_muon, is_allreduce=True, is_full_only=True),
-    Method(
-        name="diloco_muon", recipe=lambda common: _muon(_whole(0, RAMP, StartKind.CONTINUE)(common)), is_full_only=True
-    ),
-    Method(name="diloco_classic", recipe=_whole(0, CLASSIC, StartKind.CONTINUE), is_full_only=True),
-    Method(name="delayed", recipe=_whole(1, PLAIN, StartKind.REWIND), is_full_only=True),
-    Method(name="default_exact", recipe=_in_turn(CodecKind.NONE), is_full_only=True),
-    Method(name="default_int4", recipe=_in_turn(CodecKind.LOW_RANK_INT4, rank=RANK // 2), is_full_only=True),
-    Method(name="default_sparse", recipe=_in_turn(CodecKind.SPARSE_2BIT), is_full_only=True),
-)
-"""Those of the quick run first; ``delayed`` is DiLoCoX's overlap without its compression."""
-
-
-def train(method: Method, common: Recipe, corpus: Corpus, num_workers: int) -> Run:
-    """Train one method from one seed."""
-    recipe = method.recipe(common)
-    num_rounds = recipe.rounds.num_rounds
-    points: list[tuple[int, float]] = []
-    started = time.perf_counter()
-    spent_on_losses = 0.0
-
-    def see(round_index: int, state: CanonicalState) -> None:
-        nonlocal spent_on_losses
-        if (
-            round_index < num_rounds
-            and (round_index + 1) * NUM_POINTS // num_rounds != round_index * NUM_POINTS // num_rounds
-        ):
-            before = time.perf_counter()
-            steps = (round_index + 1) * recipe.rounds.local_steps // recipe.rounds.num_fragments
-            points.append((steps, evaluate_state(recipe, state, corpus)))
-            spent_on_losses += time.perf_counter() - before
-
-    def see_round(done: SimulatedRound) -> None:
-        see(done.round_index, done.settlement.state)
-
-    if method.is_allreduce:
-        state = train_allreduce(recipe, corpus, num_workers, see)
-    else:
-        state, _ = simulate(recipe, corpus, num_workers, see_round)
-    seconds = time.perf_counter() - started - spent_on_losses
-    points.append((points[-1][0], evaluate_state(recipe, state, corpus)))
-    return Run(points=points, seconds=seconds)
-
-
-def make_loss_rows(runs: dict[str, list[Run]], conditions: str) -> list[Row]:
-    """Return a row for each method beside uncompressed synchronous DiLoCo, and the gaps."""
-    losses = {name: mean(run.points[-1][1] for run in each) for name, each in runs.items()}
-    peer = "diloco" if "diloco" in losses else next(iter(losses))
-    rows = [
-        Row(
-            name=f"loss_{name}",
-            value=loss,
-            unit="nats/byte",
-            peer=peer,
-            peer_value=losses[peer],
-            conditions=f"{conditions}; each seed: {', '.join(f'{run.points[-1][1]:.4f}' for run in runs[name])}",
-        )
-        for name, loss in losses.items()
+    runs = load_runs(path)
+    tasks = [
+        Task(scenario=scenario.name, method=method, seed=seed)
+        for scenario in chosen
+        for seed in range(scenario.num_seeds)
+        for method in scenario.methods
+        if not options.only or method in options.only
     ]
-    for name, (ours, theirs) in {
-        "gap_default_vs_diloco_pct": ("default", "diloco"),
-        "gap_dilocox_vs_diloco_pct": ("dilocox", "diloco"),
-        "gap_diloco_vs_allreduce_pct": ("diloco", "allreduce"),
-        "gap_default_vs_allreduce_pct": ("default", "allreduce"),
-        "gap_default_muon_vs_allreduce_pct": ("default_muon", "allreduce"),
-    }.items():
-        if ours in losses and theirs in losses:
-            gap = 100.0 * (losses[ours] / losses[theirs] - 1.0)
-            rows.append(Row(name=name, value=gap, unit="%", peer=theirs, peer_value=0.0, conditions=conditions))
+    if options.resume:
+        tasks = [task for task in tasks if not _is_done(task, runs)]
+    with ProcessPoolExecutor(max_workers=options.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(train, task): task for task in tasks}
+        for done in as_completed(waiting):
+            key, run = waiting[done].key, done.result()
+            runs[key] = run
+            save_runs(path, runs)
+            print(f"{key:36s} loss {run.loss:.4f}  {run.cpu_seconds:.0f} CPU s", flush=True)
+    rows = [row for scenario in SCENARIOS.values() for row in make_loss_rows(scenario, _select(scenario, runs))]
+    write_report("training", [*rows, *make_byte_rows(), *make_speed_rows()])
+    for scenario in SCENARIOS.values():
+        curves = {method: each[0].points for method, each in _select(scenario, runs).items()}
+        if curves:
+            name = "training.svg" if scenario.name == "main" else f"training_{scenario.name}.svg"
+            write_plot(RESULTS / name, curves, scenario.describe())
+
+
+def _is_done(task: Task, runs: dict[str, Run]) -> bool:
+    return task.key in runs and runs[task.key].recipe == compute_fingerprint(task.make_recipe()).hex()
+
+
+def _select(scenario: Scenario, runs: dict[str, Run]) -> dict[str, list[Run]]:
+    """Return a scenario's runs by method, those of its present recipes only."""
+    selected: dict[str, list[Run]] = {}
+    for method in scenario.methods:
+        tasks = [Task(scenario=scenario.name, method=method, seed=seed) for seed in range(scenario.num_seeds)]
+        each = [runs[task.key] for task in tasks if _is_done(task, runs)]
+        if each:
+            selected[method] = each
+    return selected
+
+
+def make_loss_rows(scenario: Scenario, runs: dict[str, list[Run]]) -> list[Row]:
+    """Return a row for each method beside uncompressed synchronous DiLoCo, and the gaps of means over equal seeds."""
+    prefix = "" if scenario.name == "main" else f"{scenario.name}_"
+    rows = []
+    for name, each in runs.items():
+        peer = "diloco" if METHODS[name].optimizer is METHODS["diloco"].optimizer else "diloco_muon"
+        rows.append(
+            Row(
+                name=f"{prefix}loss_{name}",
+                value=mean(run.loss for run in each),
+                unit="nats/byte",
+                peer=peer,
+                peer_value=mean(run.loss for run in runs[peer]) if peer in runs else 0.0,
+                conditions=f"{scenario.describe()}; inner rate {each[0].learning_rate};"
+                f" each seed: {', '.join(f'{run.loss:.4f}' for run in each)};"
+                f" {each[0].payload_bytes:,} payload bytes a worker",
+            )
+        )
+    for name, (ours, theirs, goal) in _GAPS.items():
+        gap = _compute_gap(runs, ours, theirs)
+        if gap is not None:
+            is_goal_here = scenario.name == "main"
+            rows.append(
+                Row(
+                    name=prefix + name,
+                    value=gap,
+                    unit="%",
+                    peer=theirs,
+                    peer_value=0.0,
+                    conditions=scenario.describe(),
+                    goal=goal if is_goal_here else None,
+                )
+            )
+    ours_gap, theirs_gap = (
+        _compute_gap(runs, "default", "diloco_muon"),
+        _compute_gap(runs, "dilocox_muon", "diloco_muon"),
+    )
+    if ours_gap is not None and theirs_gap is not None:
+        rows.append(
+            Row(
+                name=f"{prefix}gap_ratio_default_vs_dilocox",
+                value=ours_gap,
+                unit="%",
+                peer="dilocox_muon",
+                peer_value=theirs_gap,
+                conditions=f"{scenario.describe()}; gaps to synchronous DiLoCo, Muon inside all three",
+                goal=Goal(most=0.25, is_ratio=True),
+            )
+        )
     return rows
 
 
-def make_byte_rows(common: Recipe) -> list[Row]:
+def _compute_gap(runs: dict[str, list[Run]], ours: str, theirs: str) -> float | None:
+    """Return the gap in % over the seeds that both have, or None."""
+    both = min(len(runs.get(ours, [])), len(runs.get(theirs, [])))
+    if both == 0:
+        return None
+    losses = [mean(run.loss for run in runs[name][:both]) for name in (ours, theirs)]
+    return 100.0 * (losses[0] / losses[1] - 1.0)
+
+
+def make_byte_rows() -> list[Row]:
     """Return what our default moves beside bf16 AllReduce at H = 125: payloads up with n/k, and down."""
-    num_workers = 4
-    recipe = _in_turn(CodecKind.LOW_RANK_2BIT)(
-        replace(common, rounds=replace(common.rounds, local_steps=TRAFFIC_STEPS))
-    )
+    scenario = Scenario(name="bytes", methods=("default",), local_steps=TRAFFIC_STEPS)
+    recipe = METHODS["default"].recipe(make_common(scenario, 0))
     state, parameters = create_genesis(recipe), build_layout(recipe).num_parameters
     payload_bytes = sum(
         plan_payload(recipe, state, round_index, rank=RANK).num_bytes for round_index in range(FRAGMENTS)
     )
+    num_workers = scenario.num_workers
     traffic = compute_traffic(payload_bytes, num_workers)
     ours = (traffic.up_bytes + traffic.down_bytes) / TRAFFIC_STEPS
     allreduce = 2 * 2 * (num_workers - 1) / num_workers * 2 * parameters
     conditions = (
         f"a worker and step, sent and received: ours {ours:,.0f} bytes (payloads of"
         f" {payload_bytes / parameters:.4f} bytes a parameter and exchange, n/k = 2, H {TRAFFIC_STEPS}, F {FRAGMENTS},"
-        f" D {num_workers}), ring AllReduce of bf16 gradients {allreduce:,.0f}; checkpoints and chain not counted"
+        f" D {num_workers}), ring AllReduce of bf16 gradients {allreduce:,.0f}; chain not counted, nor the flush at the"
+        f" end (once, int8: {parameters:,} bytes) nor a checkpoint ({8 * parameters:,} bytes of theta and u)"
     )
     return [
         Row(
@@ -307,6 +197,7 @@ def make_byte_rows(common: Recipe) -> list[Row]:
             peer="bf16 AllReduce",
             peer_value=1.0,
             conditions=conditions,
+            goal=Goal(least=1_000),
         ),
         Row(
             name="bytes_per_parameter",
@@ -315,6 +206,7 @@ def make_byte_rows(common: Recipe) -> list[Row]:
             peer="bf16 gradient",
             peer_value=2.0,
             conditions="one payload of every fragment over all parameters",
+            goal=Goal(most=0.09),
         ),
     ]
 
