@@ -9,13 +9,14 @@ and flushes its mempool: nothing here is held across the two that CheckTx needs,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgpack
 
 from chain.abci import abci_pb2 as pb
+from chain.abci.evm_work import EvmWork
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.server import Handler
 from chain.abci.state_sync import StateSync
@@ -29,7 +30,14 @@ from chain.core.contracts.staking.validators import (
     process_genesis_validators,
     record_evidence,
 )
-from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, EvmGasLimitTooHigh, InvalidTransaction
+from chain.core.errors import (
+    CODE_EXECUTION_FAILED,
+    CODESPACE,
+    BlockGasExhausted,
+    EvmGasLimitTooHigh,
+    InvalidTransaction,
+    NonceTooHigh,
+)
 from chain.core.executor import (
     BlockEnvironment,
     BlockExecution,
@@ -97,6 +105,8 @@ class _Finalized:
     candidate: Candidate
     tree: Tree
     refused: tuple[Transaction, ...]
+    """Those that no later block could execute either."""
+    evm_work: Mapping[Address, int]
 
 
 class ChainApplication:
@@ -124,6 +134,7 @@ class ChainApplication:
         self._on_commit = on_commit
         self._queue = TransactionQueue()
         self._verdicts = VerdictCache()
+        self._evm_work = EvmWork()
         self._finalized: _Finalized | None = None
         if store.committed.is_empty:
             store.wipe()  # what a restore that was cut short has left
@@ -343,6 +354,7 @@ class ChainApplication:
         self._tree = finalized.tree
         self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
         self._verdicts.forget(candidate.transactions)
+        self._evm_work.learn(finalized.evm_work)
         self._finalized = None
         if any(key == PARAMETERS_KEY for key, _ in candidate.changes):
             self._parameters = get_parameters(self._store.committed.state)
@@ -404,7 +416,6 @@ class ChainApplication:
         assert parent is not None, "blocks are written with their height"
         pairs = list(zip(execution.results, decoded, strict=True))
         executed = [done for result, done in pairs if isinstance(result, Receipt) and isinstance(done, Transaction)]
-        refused = [done for result, done in pairs if not isinstance(result, Receipt) and isinstance(done, Transaction)]
         receipt_logs = [entry for receipt in execution.receipts for entry in receipt.logs]
         block = seal_block(
             height=environment.height,
@@ -428,7 +439,12 @@ class ChainApplication:
             transactions=executed,
             timer_logs=execution.timer_logs,
         )
-        return _Finalized(candidate=candidate, tree=tree, refused=tuple(refused))
+        return _Finalized(
+            candidate=candidate,
+            tree=tree,
+            refused=_find_refused(execution.results, decoded),
+            evm_work=execution.evm_work,
+        )
 
     def _record_misbehavior(self, overlay: Overlay, request: pb.RequestFinalizeBlock) -> None:
         """Hand CometBFT's evidence to Staking, which punishes at the end of the block."""
@@ -462,16 +478,36 @@ class ChainApplication:
             raise OutOfOrder("a transaction before InitChain")
         return self._parameters
 
-    def _read_evm_gas(self, transaction: Transaction) -> int:
-        """Return what a transaction needs of the EVM's meter, more than there is where no block can hold it."""
+    def _read_evm_gas(self, transaction: Transaction) -> tuple[int, int]:
+        """Return what a transaction may take of the EVM's meter, and what it probably will.
+
+        More than there is where no block can hold it.
+        """
+        state = self._store.committed.state
         try:
-            state = self._store.committed.state
-            return compute_evm_gas(state, transaction, self._get_parameters(), self._contracts) or 0
+            reserved = compute_evm_gas(state, transaction, self._get_parameters(), self._contracts) or 0
         except EvmGasLimitTooHigh as error:
-            return error.got
+            return error.got, error.got
+        return reserved, self._evm_work.guess(transaction.to, reserved) if reserved else 0
 
     def _read_account(self, address: Address) -> tuple[Nonce, Amount]:
         return accounts.get_account(self._store.committed.state, address)
+
+
+def _find_refused(
+    results: Sequence[Receipt | InvalidTransaction], decoded: Sequence[Transaction | InvalidTransaction]
+) -> tuple[Transaction, ...]:
+    """Return what was refused for good: what only found no room, and what follows it, runs in a later block."""
+    refused: list[Transaction] = []
+    delayed: set[Address] = set()
+    for result, transaction in zip(results, decoded, strict=True):
+        if isinstance(result, Receipt) or not isinstance(transaction, Transaction):
+            continue
+        if isinstance(result, BlockGasExhausted):
+            delayed.add(transaction.sender)
+        elif not (isinstance(result, NonceTooHigh) and transaction.sender in delayed):
+            refused.append(transaction)
+    return tuple(refused)
 
 
 def _refuse_query(reason: str) -> pb.ResponseQuery:

@@ -65,5 +65,7 @@ class CallResult:
     """True when a contract reverted (JSON-RPC error 3), False for out of gas and the like."""
     gas_peak: int = 0
     """Gas that was used before refunds; 0 where there were none."""
+    evm_work: int = 0
+    """What of it counts on the EVM's meter of the block: no intrinsic gas, and of a write only its work."""
     access_list: AccessList = ()
     """What the EVM touched beyond sender, target and precompiles; empty for native calls."""

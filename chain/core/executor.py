@@ -10,7 +10,7 @@ make it smaller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chain.core import accounts
@@ -33,7 +33,7 @@ from chain.core.errors import (
     SenderIsContract,
 )
 from chain.core.evm.execution import needs_evm, run_evm
-from chain.core.evm.gas import MAX_INITCODE_BYTES, compute_required_gas
+from chain.core.evm.gas import MAX_INITCODE_BYTES, WORK_RULES, compute_required_gas
 from chain.core.evm.gas import compute_intrinsic_gas as compute_intrinsic_gas
 from chain.core.genesis import ChainParameters, get_supply, set_supply
 from chain.core.native import BlockContext, CallContext, Meter, OutOfGas, Revert
@@ -52,6 +52,8 @@ class BlockExecution:
     """Of those that were executed, in order."""
     timer_logs: tuple[Log, ...]
     """Emitted by the contracts' timers after the last transaction; their log indices follow the receipts'."""
+    evm_work: Mapping[Address, int]
+    """The most that one call to a user's contract took of the EVM's meter, by contract."""
 
 
 _MOVED = CallResult(status=1, output=b"", gas_used=0, logs=(), error="", is_revert=False)
@@ -128,10 +130,12 @@ def process_block(
     gas_used = 0
     num_logs = 0
     evm_meter = Meter(limit=environment.parameters.evm_gas_limit)
+    evm_work: dict[Address, int] = {}
     for transaction in transactions:
         if isinstance(transaction, InvalidTransaction):
             results.append(transaction)
             continue
+        evm_used = evm_meter.used
         try:
             receipt = process_transaction(
                 state,
@@ -145,6 +149,9 @@ def process_block(
         except InvalidTransaction as error:
             results.append(error)
             continue
+        work = evm_meter.used - evm_used
+        if work and transaction.to is not None:
+            evm_work[transaction.to] = max(work, evm_work.get(transaction.to, 0))
         gas_used = receipt.cumulative_gas_used
         num_logs += len(receipt.logs)
         receipts.append(receipt)
@@ -153,6 +160,7 @@ def process_block(
         results=tuple(results),
         receipts=tuple(receipts),
         timer_logs=_process_timers(state, environment, contracts),
+        evm_work=evm_work,
     )
 
 
@@ -185,6 +193,8 @@ def process_transaction(
     if transaction.gas_limit > gas_left:
         raise BlockGasExhausted(gas_left, transaction.gas_limit)
     evm_gas = compute_evm_gas(state, transaction, parameters, contracts)
+    if evm_gas == 0 and environment.rules < WORK_RULES:
+        evm_gas = None
     evm_meter = evm_meter or Meter(limit=parameters.evm_gas_limit)
     if evm_gas is not None and evm_gas > evm_meter.limit - evm_meter.used:
         raise BlockGasExhausted(evm_meter.limit - evm_meter.used, evm_gas)
@@ -211,8 +221,7 @@ def process_transaction(
             is_evm=evm_gas is not None,
         )
         gas_used = result.gas_used
-        if evm_gas is not None:
-            evm_meter.used += evm_gas - (transaction.gas_limit - result.gas_peak)
+        evm_meter.used += result.evm_work
         refund = (transaction.gas_limit - gas_used) * price
         if refund:
             accounts.credit(state, sender, refund)

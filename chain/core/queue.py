@@ -52,8 +52,14 @@ MAX_NOOPS = 100
 
 AccountReader = Callable[[Address], tuple[Nonce, Amount]]
 """Address -> (nonce, balance) of the committed state."""
-EvmGasReader = Callable[[Transaction], int]
-"""What a transaction may take from the EVM's meter of the block; 0 for transfers and native calls."""
+EvmGasReader = Callable[[Transaction], tuple[int, int]]
+"""(what a transaction may take from the EVM's meter of the block, what it will probably take); 0 where no user's code
+runs."""
+
+
+def read_no_evm_gas(transaction: Transaction) -> tuple[int, int]:
+    """Take every transaction for one that runs no user's code."""
+    return 0, 0
 
 
 @dataclass(slots=True, eq=False)
@@ -197,7 +203,7 @@ class TransactionQueue:
         gas_limit: int,
         height: Height,
         evm_gas_limit: int = 0,
-        read_evm_gas: EvmGasReader = lambda _: 0,
+        read_evm_gas: EvmGasReader = read_no_evm_gas,
     ) -> list[bytes]:
         """Order a proposal at ``height`` out of all that waits, in order of arrival.
 
@@ -223,7 +229,7 @@ class TransactionQueue:
                 continue
             cost = compute_cost(following)
             size = compute_proto_bytes(following.raw)
-            evm_gas = read_evm_gas(following)
+            evm_gas, evm_work = read_evm_gas(following)
             if cost > budget.balance or size > max_bytes or following.gas_limit > gas_limit or evm_gas > evm_gas_limit:
                 budget.is_blocked = True
                 continue
@@ -231,7 +237,7 @@ class TransactionQueue:
             budget.balance -= cost
             max_bytes -= size
             gas_limit -= following.gas_limit
-            evm_gas_limit -= evm_gas
+            evm_gas_limit -= evm_work
             chosen.append(following.raw)
         for transaction in dead[:MAX_NOOPS]:
             max_bytes -= compute_proto_bytes(transaction.raw)

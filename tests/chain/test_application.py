@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 from chain.abci import abci_pb2 as pb
 from chain.abci import verdicts as module
 from chain.abci.application import ChainApplication, OutOfOrder, UnsupportedAbciVersion
+from chain.abci.evm_work import MAX_CONTRACTS, EvmWork
 from chain.abci.verdicts import VerdictCache
 from chain.core import transactions
+from chain.core.errors import BlockGasExhausted
 from chain.core.genesis import process_genesis
 from chain.core.smt import EMPTY, Proof, verify
+from chain.core.types import Address
 from chain.store import Store
 
 COUNTER = b"\x77" * 20
@@ -168,6 +171,33 @@ def test_proposal_is_bounded_and_leaves_out_what_cannot_run(driver: Driver, alic
         driver.check(raw)
     assert driver.prepare(raws, max_tx_bytes=2 * (len(raws[0]) + 2) + 5) == [raws[0], raws[2]]
     assert driver.prepare([*raws, b"nonsense"]) == [raws[0], raws[2], raws[3]]
+
+
+def test_what_found_no_room_in_a_block_waits_for_the_next(driver: Driver, alice: Any, carol: Any) -> None:
+    burner = alice.raw(0, gas=40_000_000, to=COUNTER, data=b"\x01")
+    raws = [burner, carol.raw(0, gas=40_000_000), carol.raw(1), alice.raw(7)]
+    for raw in raws:
+        driver.check(raw)
+    assert [result.code for result in driver.block(raws).tx_results] == [1, BlockGasExhausted.code, 17, 17]
+    assert driver.query("/queue").value == (2).to_bytes(8, "big"), "both of carol's, alice's can never follow"
+    proposal = driver.prepare([])
+    assert proposal == raws[1:3]
+    assert {result.code for result in driver.block(proposal).tx_results} == {0}
+    assert driver.query("/queue").value == bytes(8)
+
+
+def test_proposer_guesses_what_calls_take() -> None:
+    work = EvmWork()
+    writer, other = Address(b"\x01" * 20), Address(b"\x02" * 20)
+    assert work.guess(writer, 23_000) == 23_000, "an unknown contract may take all of it"
+    work.learn({writer: 800})
+    assert (work.guess(writer, 23_000), work.guess(writer, 500), work.guess(other, 9)) == (800, 500, 9)
+    work.learn({writer: 80})
+    assert work.guess(writer, 23_000) == 700, "falls slowly"
+    work.learn({writer: 5_000})
+    assert work.guess(writer, 23_000) == 5_000, "rises at once"
+    work.learn({Address(number.to_bytes(20, "big")): 1 for number in range(MAX_CONTRACTS)})
+    assert work.guess(writer, 23_000) == 23_000, "only so many are remembered"
 
 
 def test_no_signature_is_verified_twice(driver: Driver, alice: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,5 +154,5 @@ def test_a_gas_limit_of_governance_binds_the_block_of_its_height(staked: Staked,
     assert staked.height == activation - 1
     staked.block([alice.raw(2, gas=1_000_001)])
     blocks = [staked.store.committed.block(height) for height in (activation - 1, activation)]
-    assert [block.gas_limit for block in blocks if block is not None] == [30_000_000, 1_000_000]
+    assert [block.gas_limit for block in blocks if block is not None] == [60_000_000, 1_000_000]
     assert staked.check(alice.raw(3, gas=1_000_001)).code != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from chain.core import accounts, errors
 from chain.core.estimate import estimate_gas
 from chain.core.evm.addresses import compute_create_address
 from chain.core.evm.code import find_jump_targets
-from chain.core.evm.gas import EVM_BLOCK_GAS, compute_intrinsic_gas
+from chain.core.evm.gas import EVM_BLOCK_GAS, SSTORE_WORK_GAS, compute_intrinsic_gas
 from chain.core.evm.layout import SYSTEM_CODE, get_code, get_slot, set_code
 from chain.core.executor import process_block, simulate_call
 from chain.core.genesis import get_supply
@@ -26,6 +27,9 @@ from chain.system import CONTRACTS
 
 ADDER = bytes.fromhex("600a600c600039600a6000f3" + "60003560010160005500")
 """Initcode of a contract that puts its first argument plus one into slot 0."""
+STORE = bytes.fromhex("5f356020355500")
+"""Puts calldata's first word into the slot that its second word names."""
+STORE_ADDRESS = Address(b"\x72" * 20)
 BURN = bytes.fromhex("fe")
 """Takes all gas at once."""
 SELF_CALL = bytes.fromhex("5f5f5f5f5f305af100")
@@ -114,7 +118,23 @@ def test_unused_gas_goes_back_to_the_meter(chain: Chain) -> None:
     assert isinstance(error, errors.BlockGasExhausted)
     first = results[0]
     assert isinstance(first, Receipt)
-    assert error.left == EVM_BLOCK_GAS - (first.gas_used - 21_000)
+    state_gas = 22_100 - SSTORE_WORK_GAS
+    assert error.left == EVM_BLOCK_GAS - (first.gas_used - 21_000 - state_gas)
+
+
+@pytest.mark.parametrize(("rules", "num_executed"), [(2, 4), (3, 100)])
+def test_the_meter_counts_work_and_a_write_is_little_of_it(chain: Chain, rules: int, num_executed: int) -> None:
+    """Each of a hundred writes reserves 22,500 gas of 100,000; before rules 3 each also took it."""
+    set_code(chain.state, STORE_ADDRESS, STORE)
+    environment = replace(chain.environment(), parameters=replace(chain.parameters, evm_gas_limit=100_000), rules=rules)
+    words = [index.to_bytes(32, "big") for index in range(1, 101)]
+    raws = [chain.sign(STORE_ADDRESS, word * 2, gas=45_000, nonce=index) for index, word in enumerate(words)]
+    transactions = [decode_transaction(raw, CHAIN_ID) for raw in raws]
+    execution = process_block(chain.state, environment, transactions, CONTRACTS)
+    assert [receipt.status for receipt in execution.receipts] == [1] * num_executed
+    execution_gas = execution.receipts[0].gas_used - compute_intrinsic_gas(transactions[0].data)
+    taken = execution_gas - (22_100 - SSTORE_WORK_GAS if rules == 3 else 0)
+    assert execution.evm_work == {STORE_ADDRESS: taken}
 
 
 def test_a_proposal_keeps_to_the_meter(chain: Chain) -> None:
@@ -129,7 +149,7 @@ def test_a_proposal_keeps_to_the_meter(chain: Chain) -> None:
         gas_limit=30_000_000,
         height=Height(1),
         evm_gas_limit=250_000,
-        read_evm_gas=lambda transaction: transaction.gas_limit - 21_000,
+        read_evm_gas=lambda transaction: (transaction.gas_limit - 21_000,) * 2,
     )
     assert chosen == [transaction.raw for transaction in transactions[:3]]
 

@@ -23,6 +23,16 @@ from eth.vm.forks.tangerine_whistle.constants import GAS_SELFDESTRUCT_EIP150
 from eth.vm.opcode import as_opcode
 
 from chain.core.evm.code import EvmCode
+from chain.core.evm.gas import SSTORE_WORK_GAS
+
+
+def _store(computation: ComputationAPI) -> None:
+    """Do SSTORE, and note what of its gas pays for state rather than for work."""
+    before = computation.get_gas_remaining()
+    PRAGUE_OPCODES[opcode_values.SSTORE](computation=computation)
+    spent = before - computation.get_gas_remaining()
+    if spent > SSTORE_WORK_GAS:
+        computation.state.unworked_gas += spent - SSTORE_WORK_GAS  # type: ignore[attr-defined]
 
 
 class EvmComputation(PragueComputation):
@@ -30,6 +40,7 @@ class EvmComputation(PragueComputation):
 
     opcodes = {
         **PRAGUE_OPCODES,
+        opcode_values.SSTORE: as_opcode(logic_fn=_store, mnemonic=mnemonics.SSTORE, gas_cost=constants.GAS_NULL),
         opcode_values.SELFDESTRUCT: as_opcode(
             logic_fn=ensure_no_static(selfdestruct_eip6780),
             mnemonic=mnemonics.SELFDESTRUCT,

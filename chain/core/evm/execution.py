@@ -17,7 +17,7 @@ from chain.core import accounts
 from chain.core.environment import BlockEnvironment, CallResult, Contracts, Watch
 from chain.core.evm.addresses import compute_create_address
 from chain.core.evm.computation import EvmComputation, WatchedComputation
-from chain.core.evm.gas import REFUND_DIVISOR, compute_floor_gas, compute_intrinsic_gas
+from chain.core.evm.gas import REFUND_DIVISOR, WORK_RULES, compute_floor_gas, compute_intrinsic_gas
 from chain.core.evm.precompiles import PRECOMPILES
 from chain.core.evm.reasons import describe_failure
 from chain.core.evm.state import EvmState
@@ -92,6 +92,7 @@ def run_evm(
         error=error,
         is_revert=computation.is_error and isinstance(computation.error, exceptions.Revert),
         gas_peak=gas_peak,
+        evm_work=gas_peak - intrinsic - (evm.unworked_gas if environment.rules >= WORK_RULES else 0),
         access_list=evm.get_access_list(without=(sender, target, environment.proposer)) if is_traced else (),
     )
 

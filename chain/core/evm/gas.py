@@ -25,6 +25,11 @@ INITCODE_WORD_GAS = 2
 FLOOR_TOKEN_GAS = 10
 """Least price of a calldata token: a zero byte is one token, any other four (EIP-7623)."""
 TOKENS_PER_NONZERO_BYTE = 4
+SSTORE_WORK_GAS = 400
+"""Of an SSTORE on the block's meter, at least: it takes some 40 us with tree and disk, as much gas of the slowest
+opcodes 190 us."""
+WORK_RULES = 3
+"""The version of the rules from which on the meter counts work and no call without gas passes for a transfer."""
 REFUND_DIVISOR = 5
 """At most a fifth of the gas used is refunded (EIP-3529)."""
 MAX_INITCODE_BYTES = 49_152
@@ -33,9 +38,11 @@ MAX_INITCODE_BYTES = 49_152
 EVM_BLOCK_GAS = 6_000_000
 """Gas of all EVM execution in a block, without the intrinsic gas of its transactions: the EVM's own meter, by default.
 
-The worst loops of opcodes run at 2.7 to 4.7 Mgas/s on one core here, so a hostile block takes about two seconds, an
-ordinary one some milliseconds.  Not less, so that the largest code that EIP-170 allows (24,576 bytes: 4.9 M of
-deposit) can be deployed.  Native calls pay by work that was measured and need no such limit.
+It counts work: a write to a new slot costs 22,100 gas so that the state grows slowly, and takes no longer than 100
+gas of arithmetic, so only SSTORE_WORK_GAS of it count.  The worst loops of opcodes run at 2.1 to 4.7 Mgas/s on one
+core here, so a hostile block takes two to three seconds, an ordinary one some milliseconds.  Not less, so that the
+largest code that EIP-170 allows (24,576 bytes: 4.9 M of deposit) can be deployed.  Native calls pay by work that was
+measured and need no such limit.
 """
 
 

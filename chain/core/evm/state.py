@@ -60,6 +60,8 @@ class EvmState(PragueState):
             excess_blob_gas=0,
         )
         self.jump_targets: JumpTargets = {}
+        self.unworked_gas = 0
+        """That writes took beyond their work; a revert gives back neither."""
         self._warm: dict[Any, None] = {}
         self._transient: dict[Any, bytes] = {}
         self._totals: dict[Any, int] = {}
