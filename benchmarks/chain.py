@@ -57,7 +57,10 @@ def main(wanted: list[str], extent: Extent) -> None:
     for name, measure in MEASUREMENTS.items():
         if not wanted or name in wanted:
             print(f"measuring {name}", file=sys.stderr, flush=True)
-            rows += measure(extent)
+            found = measure(extent)
+            for row in found:
+                print(f"  {row.name}: {row.value:,.4g} {row.unit}, ratio {row.ratio:.3g}", file=sys.stderr, flush=True)
+            rows += found
     write_report("chain", rows)
 
 

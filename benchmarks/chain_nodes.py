@@ -167,7 +167,8 @@ def _wait_for_blocks(validator: Validator) -> None:
     while True:
         try:
             connection = http.client.HTTPConnection(validator.cometbft, timeout=5)
-            if int(fetch(connection, "/status")["sync_info"]["latest_block_height"]) >= 2:
+            has_blocks = int(fetch(connection, "/status")["sync_info"]["latest_block_height"]) >= 2
+            if has_blocks and (not validator.json_rpc or _answers(validator.json_rpc)):
                 return
         except (OSError, KeyError):
             pass  # doesn't listen yet
@@ -176,6 +177,14 @@ def _wait_for_blocks(validator: Validator) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"no blocks at {validator.cometbft} after {DEADLINE_SECONDS:.0f} s")
         time.sleep(POLL_SECONDS)
+
+
+def _answers(json_rpc: str) -> bool:
+    connection = http.client.HTTPConnection(json_rpc, timeout=5)
+    connection.request(
+        "POST", "/", b'{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}', {"Content-Type": "application/json"}
+    )
+    return connection.getresponse().status == http.client.OK
 
 
 def _name(process: psutil.Process) -> str:
