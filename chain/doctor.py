@@ -87,7 +87,7 @@ def check_binary(find_binary: Callable[[], Path]) -> Iterator[Finding]:
         binary = find_binary()
         done = subprocess.run([str(binary), "version"], capture_output=True, text=True, timeout=10, check=False)
     except CometBftMissing as error:
-        yield problem("CometBFT", str(error).partition(". Three")[0], "build it: python -m localnet.cometbft")
+        yield problem("CometBFT", str(error).partition("; next: ")[0], "build it: python -m localnet.cometbft")
         return
     except (OSError, subprocess.TimeoutExpired) as error:
         yield problem("CometBFT", f"it can't be run: {error}", "set COMETBFT_BIN to a binary for this machine")

@@ -209,7 +209,7 @@ def join_network(
 def sign_registration(home: Path, operator: bytes) -> tuple[bytes, bytes]:
     """Return (public key, signature) with which a home's validator key names an operator."""
     if len(operator) != ADDRESS_BYTES:
-        raise HomeError(f"operator address has {len(operator)} bytes, expected {ADDRESS_BYTES}")
+        raise HomeError(f"operator address has {len(operator)} bytes, expected {ADDRESS_BYTES}; next: give 0x..")
     genesis = load_genesis(home)
     app_state = json.dumps(genesis["app_state"]).encode()
     genesis_hash = parse_genesis(genesis["chain_id"], app_state).parameters.genesis_hash
@@ -223,7 +223,10 @@ def reset_home(home: Path, *, chain_id: str, time: datetime) -> None:
     """Forget all blocks and start a chain with a new id; keys, balances and configuration stay."""
     genesis = load_genesis(home)
     if len(genesis["validators"]) != 1:
-        raise HomeError(f"{home} has {len(genesis['validators'])} validators: they can only be reset together")
+        raise HomeError(
+            f"{home} has {len(genesis['validators'])} validators: they can only be reset together;"
+            " next: `chain-node testnet` writes new homes"
+        )
     for name in ("data", "app", "snapshots", "run.json"):
         path = home / name
         if path.is_dir():
@@ -277,7 +280,7 @@ def load_app_height(home: Path) -> tuple[str, int] | None:
     except StoreMissing:
         return None
     except StoreError as error:
-        raise HomeError(f"{home}/app can't be read: {error}") from error
+        raise HomeError(f"{home}/app can't be read: {error}; next: `chain-node doctor --home {home}`") from error
 
 
 def check_agreement(home: Path) -> None:

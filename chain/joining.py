@@ -38,7 +38,7 @@ def plan_join(servers: Sequence[str], *, peers: Sequence[str], trust_height: int
     documents = [fetch(server, "genesis")["genesis"] for server in servers]
     for server, document in zip(servers, documents, strict=True):
         if document != documents[0]:
-            raise JoinFailed(f"{server} and {servers[0]} have different genesis files: which chain is meant?")
+            raise JoinFailed(f"{server} and {servers[0]} have different genesis files; next: name servers of one chain")
     statuses = [fetch(server, "status") for server in servers]
     height = trust_height or min(int(status["sync_info"]["latest_block_height"]) for status in statuses)
     hashes = [
@@ -47,7 +47,10 @@ def plan_join(servers: Sequence[str], *, peers: Sequence[str], trust_height: int
     expected = trust_hash.upper() or hashes[0]
     for server, got in zip(servers, hashes, strict=True):
         if got != expected:
-            raise JoinFailed(f"{server} has block {got} at height {height}, expected {expected}: one of them lies")
+            raise JoinFailed(
+                f"{server} has block {got} at height {height}, expected {expected}: one of them lies;"
+                " next: ask somebody you know, give --trust-hash"
+            )
     found = [_make_peer(server, status) for server, status in zip(servers, statuses, strict=True)]
     rpc_servers = tuple(servers) if len(servers) > 1 else (servers[0], servers[0])
     return JoinPlan(
@@ -63,9 +66,9 @@ def fetch(server: str, path: str) -> dict[str, Any]:
         with urllib.request.urlopen(f"{server}/{path}", timeout=TIMEOUT_SECONDS) as answer:
             document = json.load(answer)
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError, RecursionError) as error:
-        raise JoinFailed(f"{server}/{path} doesn't answer: {error}") from error
+        raise JoinFailed(f"{server}/{path} doesn't answer: {error}; next: name another --server") from error
     if "result" not in document:
-        raise JoinFailed(f"{server}/{path} answers {document.get('error')}")
+        raise JoinFailed(f"{server}/{path} answers {document.get('error')}; next: name another --server")
     result: dict[str, Any] = document["result"]
     return result
 

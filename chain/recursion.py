@@ -28,7 +28,8 @@ class StackTooSmall(Exception):
     def __init__(self, expected_bytes: int, got_bytes: int) -> None:
         """Keep both sizes."""
         super().__init__(
-            f"the stack may grow to {got_bytes >> 10} KiB, a node needs {expected_bytes >> 10} KiB: raise the hard"
+            f"the stack may grow to {got_bytes >> 10} KiB, a node needs {expected_bytes >> 10} KiB;"
+            " next: raise the hard"
             f" limit (ulimit -H -s {expected_bytes >> 10}, or LimitSTACK= of a unit) and start again"
         )
         self.expected_bytes = expected_bytes

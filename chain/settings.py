@@ -25,7 +25,7 @@ class InvalidSettings(Exception):
 
     def __init__(self, path: Path, reason: str) -> None:
         """Keep the path."""
-        super().__init__(f"{path}: {reason}")
+        super().__init__(f"{path}: {reason}; next: mend it, `chain-node doctor` checks it")
         self.path = path
 
 

@@ -60,7 +60,10 @@ class MalformedTransaction(InvalidTransaction):
 
     def __init__(self, reason: str) -> None:
         """Keep the reason."""
-        super().__init__(f"malformed transaction: {reason}")
+        super().__init__(
+            f"malformed transaction: {reason};"
+            " next: sign it again with a current library and send those bytes unchanged"
+        )
         self.reason = reason
 
 
@@ -71,7 +74,9 @@ class TransactionTooLarge(InvalidTransaction):
 
     def __init__(self, limit_bytes: int, got_bytes: int) -> None:
         """Keep both sizes."""
-        super().__init__(f"transaction of {got_bytes} bytes, at most {limit_bytes} are accepted")
+        super().__init__(
+            f"transaction of {got_bytes} bytes, at most {limit_bytes} are accepted; next: put large data into the store"
+        )
         self.limit_bytes = limit_bytes
         self.got_bytes = got_bytes
 
@@ -83,7 +88,7 @@ class UnsupportedTransactionType(InvalidTransaction):
 
     def __init__(self, got: int) -> None:
         """Keep the type."""
-        super().__init__(f"transaction type {got} is not supported, send type 2 (EIP-1559), 1 or legacy")
+        super().__init__(f"transaction type {got} is not supported; next: send type 2 (EIP-1559), 1 or legacy")
         self.got = got
 
 
@@ -94,7 +99,7 @@ class UnprotectedTransaction(InvalidTransaction):
 
     def __init__(self, v: int) -> None:
         """Keep v."""
-        super().__init__(f"legacy transaction without a chain id (v is {v}), sign it with EIP-155 or as type 2")
+        super().__init__(f"legacy transaction without a chain id (v is {v}); next: sign it with EIP-155 or as type 2")
         self.v = v
 
 
@@ -105,7 +110,9 @@ class WrongChainId(InvalidTransaction):
 
     def __init__(self, expected: int, got: int) -> None:
         """Keep both ids."""
-        super().__init__(f"transaction signed for chain id {got}, this is chain id {expected}")
+        super().__init__(
+            f"transaction signed for chain id {got}, this is chain id {expected}; next: sign it for {expected}"
+        )
         self.expected = expected
         self.got = got
 
@@ -117,7 +124,9 @@ class HighSignatureS(InvalidTransaction):
 
     def __init__(self, limit: int, got: int) -> None:
         """Keep both values."""
-        super().__init__(f"signature s is {got:#x}, at most half the group order {limit:#x} is accepted")
+        super().__init__(
+            f"signature s is {got:#x}, at most half the group order {limit:#x} is accepted; next: sign it again"
+        )
         self.limit = limit
         self.got = got
 
@@ -129,7 +138,7 @@ class InvalidSignature(InvalidTransaction):
 
     def __init__(self, reason: str) -> None:
         """Keep the reason."""
-        super().__init__(f"no sender can be recovered from the signature: {reason}")
+        super().__init__(f"no sender can be recovered from the signature: {reason}; next: sign it again")
         self.reason = reason
 
 
@@ -140,7 +149,9 @@ class PriorityAboveMaxFee(InvalidTransaction):
 
     def __init__(self, max_fee: int, max_priority_fee: int) -> None:
         """Keep both values, wei a gas."""
-        super().__init__(f"max priority fee {max_priority_fee} wei is above the max fee {max_fee} wei")
+        super().__init__(
+            f"max priority fee {max_priority_fee} wei is above the max fee {max_fee} wei; next: raise maxFeePerGas"
+        )
         self.max_fee = max_fee
         self.max_priority_fee = max_priority_fee
 
@@ -152,7 +163,7 @@ class FeeCapTooLow(InvalidTransaction):
 
     def __init__(self, base_fee: int, got: int) -> None:
         """Keep both values, wei a gas."""
-        super().__init__(f"max fee {got} wei a gas is below the base fee {base_fee} wei")
+        super().__init__(f"max fee {got} wei a gas is below the base fee {base_fee} wei; next: raise maxFeePerGas")
         self.base_fee = base_fee
         self.got = got
 
@@ -164,7 +175,7 @@ class IntrinsicGasTooLow(InvalidTransaction):
 
     def __init__(self, expected: int, got: int) -> None:
         """Keep both values, gas."""
-        super().__init__(f"gas limit {got} is below the intrinsic gas {expected}")
+        super().__init__(f"gas limit {got} is below the intrinsic gas {expected}; next: ask eth_estimateGas")
         self.expected = expected
         self.got = got
 
@@ -176,7 +187,9 @@ class GasLimitTooHigh(InvalidTransaction):
 
     def __init__(self, limit: int, got: int) -> None:
         """Keep both values, gas."""
-        super().__init__(f"gas limit {got} is above the block gas limit {limit}")
+        super().__init__(
+            f"gas limit {got} is above the block gas limit {limit}; next: ask eth_estimateGas, or split the work"
+        )
         self.limit = limit
         self.got = got
 
@@ -188,7 +201,7 @@ class BlockGasExhausted(InvalidTransaction):
 
     def __init__(self, left: int, got: int) -> None:
         """Keep both values, gas."""
-        super().__init__(f"gas limit {got}, the block has {left} gas left: send it again")
+        super().__init__(f"gas limit {got}, the block has {left} gas left; next: send it again")
         self.left = left
         self.got = got
 
@@ -200,7 +213,10 @@ class NonceTooLow(InvalidTransaction):
 
     def __init__(self, expected: int, got: int) -> None:
         """Keep both nonces."""
-        super().__init__(f"nonce too low: nonce {got}, expected {expected}")
+        super().__init__(
+            f"nonce too low: nonce {got}, expected {expected};"
+            f" next: look whether it is mined already, then use {expected}"
+        )
         self.expected = expected
         self.got = got
 
@@ -213,7 +229,7 @@ class NonceTooHigh(InvalidTransaction):
     def __init__(self, expected: int, got: int, gap_limit: int = 0) -> None:
         """Keep both nonces."""
         room = f", at most {gap_limit} ahead are kept" if gap_limit else ""
-        super().__init__(f"nonce too high: nonce {got}, expected {expected}{room}")
+        super().__init__(f"nonce too high: nonce {got}, expected {expected}{room}; next: send nonce {expected} first")
         self.expected = expected
         self.got = got
 
@@ -225,7 +241,9 @@ class NonceAlreadyQueued(InvalidTransaction):
 
     def __init__(self, nonce: int, queued: bytes) -> None:
         """Keep the nonce and the hash that holds it."""
-        super().__init__(f"nonce {nonce} is taken by 0x{queued.hex()}, which waits for its block: use the next nonce")
+        super().__init__(
+            f"nonce {nonce} is taken by 0x{queued.hex()}, which waits for its block; next: use the next nonce"
+        )
         self.nonce = nonce
         self.queued = queued
 
@@ -237,7 +255,10 @@ class SenderQueueFull(InvalidTransaction):
 
     def __init__(self, limit_bytes: int, wanted_bytes: int) -> None:
         """Keep both sizes."""
-        super().__init__(f"{wanted_bytes} bytes of this sender would wait, at most {limit_bytes}: send again later")
+        super().__init__(
+            f"{wanted_bytes} bytes of this sender would wait, at most {limit_bytes};"
+            " next: send it again when some are mined"
+        )
         self.limit_bytes = limit_bytes
         self.wanted_bytes = wanted_bytes
 
@@ -249,7 +270,7 @@ class QueueFull(InvalidTransaction):
 
     def __init__(self, limit: int) -> None:
         """Keep the limit."""
-        super().__init__(f"{limit} transactions wait already: send again later")
+        super().__init__(f"{limit} transactions wait already; next: send it again in a few blocks")
         self.limit = limit
 
 
@@ -261,7 +282,7 @@ class GapQueueFull(InvalidTransaction):
     def __init__(self, expected: int, got: int) -> None:
         """Keep both nonces."""
         super().__init__(
-            f"nonce {got} waits for nonce {expected}, and no more such transactions are kept now: send nonce"
+            f"nonce {got} waits for nonce {expected}, and no more such transactions are kept now; next: send nonce"
             f" {expected} first, then this one again"
         )
         self.expected = expected
@@ -275,7 +296,10 @@ class InsufficientFunds(InvalidTransaction):
 
     def __init__(self, expected: int, got: int) -> None:
         """Keep both values, wei."""
-        super().__init__(f"insufficient funds for gas * price + value: balance {got} wei, needed {expected} wei")
+        super().__init__(
+            f"insufficient funds for gas * price + value: balance {got} wei, needed {expected} wei;"
+            " next: fund the sender"
+        )
         self.expected = expected
         self.got = got
 
@@ -287,7 +311,9 @@ class SenderIsContract(InvalidTransaction):
 
     def __init__(self, sender: bytes) -> None:
         """Keep the address."""
-        super().__init__(f"sender 0x{sender.hex()} is a contract: a contract acts only when it is called")
+        super().__init__(
+            f"sender 0x{sender.hex()} is a contract, which acts only when called; next: send from a key's account"
+        )
         self.sender = sender
 
 
@@ -298,7 +324,7 @@ class InitcodeTooLarge(InvalidTransaction):
 
     def __init__(self, limit_bytes: int, got_bytes: int) -> None:
         """Keep both sizes."""
-        super().__init__(f"initcode of {got_bytes} bytes, at most {limit_bytes} are accepted: split the contract")
+        super().__init__(f"initcode of {got_bytes} bytes, at most {limit_bytes} are accepted; next: split the contract")
         self.limit_bytes = limit_bytes
         self.got_bytes = got_bytes
 
@@ -311,7 +337,8 @@ class EvmGasLimitTooHigh(InvalidTransaction):
     def __init__(self, limit: int, got: int) -> None:
         """Keep both values, gas without the intrinsic gas."""
         super().__init__(
-            f"gas limit leaves {got} for execution in the EVM, which has {limit} a block: estimate the gas, or lower it"
+            f"gas limit leaves {got} for execution in the EVM, which has {limit} a block;"
+            " next: ask eth_estimateGas, or lower it"
         )
         self.limit = limit
         self.got = got
@@ -320,13 +347,19 @@ class EvmGasLimitTooHigh(InvalidTransaction):
 class InvalidGenesis(ChainError):
     """The app_state of genesis.json is wrong."""
 
+    next_step: ClassVar[str] = (
+        "mend app_state; the keys are in chain/SPEC.md, Genesis, and `chain-node init` writes them"
+    )
+
 
 class InvalidProof(ChainError):
     """A state proof doesn't lead to the root."""
 
     def __init__(self, expected: bytes, got: bytes) -> None:
         """Keep both roots."""
-        super().__init__(f"proof leads to root {got.hex()}, expected {expected.hex()}")
+        super().__init__(
+            f"proof leads to root {got.hex()}, expected {expected.hex()}; next: ask another node, this one lies"
+        )
         self.expected = expected
         self.got = got
 
@@ -336,5 +369,5 @@ class InvalidSnapshot(ChainError):
 
     def __init__(self, reason: str) -> None:
         """Keep the reason."""
-        super().__init__(f"snapshot: {reason}")
+        super().__init__(f"snapshot: {reason}; next: take one of another node")
         self.reason = reason

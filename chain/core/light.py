@@ -32,7 +32,7 @@ class WrongHash(LightError):
 
     def __init__(self, what: str, expected: bytes, got: bytes) -> None:
         """Keep both hashes."""
-        super().__init__(f"{what} hashes to {got.hex()}, expected {expected.hex()}: this node lies, ask another")
+        super().__init__(f"{what} hashes to {got.hex()}, expected {expected.hex()}: this node lies; next: ask another")
         self.expected = expected
         self.got = got
 
@@ -42,7 +42,9 @@ class WrongHeader(LightError):
 
     def __init__(self, what: str, expected: object, got: object) -> None:
         """Keep both values."""
-        super().__init__(f"{what} of the header is {got}, expected {expected}")
+        super().__init__(
+            f"{what} of the header is {got}, expected {expected}; next: ask a node of the chain that you mean"
+        )
         self.expected = expected
         self.got = got
 
@@ -53,7 +55,8 @@ class NotEnoughPower(LightError):
     def __init__(self, whose: str, height: int, total: int, got: int) -> None:
         """Keep both powers."""
         super().__init__(
-            f"block {height} is signed by {got} of {total} of {whose}'s power, more than {2 * total // 3} are needed"
+            f"block {height} is signed by {got} of {total} of {whose}'s power, more than {2 * total // 3} are"
+            " needed; next: ask another node, this one may lie"
         )
         self.total = total
         self.got = got
@@ -64,7 +67,9 @@ class InvalidCommitSignature(LightError):
 
     def __init__(self, height: int, address: bytes) -> None:
         """Keep the validator."""
-        super().__init__(f"signature of validator {address.hex()} on block {height} is wrong: this node lies")
+        super().__init__(
+            f"signature of validator {address.hex()} on block {height} is wrong: this node lies; next: ask another"
+        )
         self.address = address
 
 

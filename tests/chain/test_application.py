@@ -67,7 +67,7 @@ def test_block_is_executed_committed_and_remembered(driver: Driver, store: Store
     assert [result.code for result in response.tx_results] == [0, 1, 17]
     assert response.tx_results[1].data == b"\xde\xad"
     assert response.tx_results[1].gas_used == 26_004
-    assert response.tx_results[2].log == "nonce too high: nonce 9, expected 2"
+    assert response.tx_results[2].log == "nonce too high: nonce 9, expected 2; next: send nonce 2 first"
     assert store.committed.height == 0, "FinalizeBlock writes nothing"
     driver.app_hash = response.app_hash
     driver.commit()

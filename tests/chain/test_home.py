@@ -91,7 +91,7 @@ def test_reset_starts_another_chain_with_the_same_keys(tmp_path: Path) -> None:
 
 def test_missing_binary_names_three_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CometBftMissing, match=r"Three ways out: .*localnet\.cometbft.*PATH.*COMETBFT_BIN"):
+    with pytest.raises(CometBftMissing, match=r"next: one of three: .*localnet\.cometbft.*PATH.*COMETBFT_BIN"):
         find_cometbft(None, tmp_path)
     with pytest.raises(CometBftMissing, match="which is no file"):
         find_cometbft(str(tmp_path / "nothing"), tmp_path)

@@ -66,7 +66,7 @@ def test_agrees_with_eth_account(
 
 def test_invalid_chain_id_names_both(alice: Any) -> None:
     for fields in ({}, {"gasPrice": 10**9}):
-        with pytest.raises(errors.WrongChainId, match=r"chain id 4242, this is chain id 1$"):
+        with pytest.raises(errors.WrongChainId, match=r"chain id 4242, this is chain id 1; next: sign it for 1$"):
             decode_transaction(alice.raw(0, **fields), 1)
 
 
