@@ -89,7 +89,7 @@ class SnapshotsHeldOpen(StoreError):
         """Keep the count."""
         super().__init__(
             f"the database grew, and {num_open} snapshots of this process stayed open for"
-            f" {_REMAP_DEADLINE_SECONDS:.0f} s: close a snapshot before slow work"
+            f" {_REMAP_DEADLINE_SECONDS:.0f} s; next: close a snapshot before slow work"
         )
         self.num_open = num_open
 

@@ -76,7 +76,7 @@ class UnsupportedAbciVersion(Exception):
 
     def __init__(self, expected: str, got: str, core: str) -> None:
         """Keep both versions."""
-        super().__init__(f"CometBFT {core} speaks ABCI {got}, this application {expected}: use CometBFT v0.38.x")
+        super().__init__(f"CometBFT {core} speaks ABCI {got}, this application {expected}; next: use CometBFT v0.38.x")
         self.expected = expected
         self.got = got
 
@@ -87,8 +87,8 @@ class UnsupportedRules(Exception):
     def __init__(self, height: int, expected: int, got: int) -> None:
         """Keep both versions."""
         super().__init__(
-            f"from block {height} on the chain follows rules {got}, this software knows them up to {expected}:"
-            " install the release that the proposal names and start again, nothing is lost"
+            f"from block {height} on the chain follows rules {got}, this software knows them up to {expected};"
+            " next: install the release that the proposal names and start again, nothing is lost"
         )
         self.expected = expected
         self.got = got
@@ -144,7 +144,7 @@ class ChainApplication:
         if not committed.is_empty and self._tree.root != committed.app_hash:
             raise OutOfOrder(
                 f"state at height {committed.height} hashes to {self._tree.root.hex()},"
-                f" expected {committed.app_hash.hex()}: the database is damaged, remove it to replay the chain"
+                f" expected {committed.app_hash.hex()}: the database is damaged; next: remove it to replay the chain"
             )
 
     def get_handler(self, name: str) -> Handler:
