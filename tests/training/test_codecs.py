@@ -7,13 +7,15 @@ from math import prod
 import numpy as np
 import pytest
 import torch
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.core.codecs.integers import LEVELS_2BIT, LEVELS_SPARSE, pack_2bit, pack_int4, unpack_2bit, unpack_int4
 from training.core.codecs.protocol import Slot, SlotKind
-from training.core.codecs.registry import codec_of, count_slot_bytes, plan_slot
+from training.core.codecs.registry import codec_of, codec_of_tensor, count_slot_bytes, plan_slot
 from training.core.codecs.sparse import count_kept
+from training.core.codecs.words import NUM_WORDS, WORD_ELEMENTS, WORDS
 from training.core.errors import PayloadRefusedError
 from training.core.recipe import CodecKind
 
@@ -241,3 +243,36 @@ def test_invalid_exact_value_without_opposite() -> None:
     slot = _slot(CodecKind.NONE, (2,))
     with pytest.raises(PayloadRefusedError, match="values"):
         codec_of(slot).validate(b"\x00\x00\x00\x80" + bytes(4), slot)
+
+
+def test_words_are_those_of_the_spec() -> None:
+    assert blake3(WORDS).hexdigest() == "36f25b56f56e9295a8c9b93f83158b4b621b0295dbbe8d5da9e791b2dea3db3e"
+    assert len(WORDS) == NUM_WORDS * WORD_ELEMENTS
+    assert not any(WORDS[:WORD_ELEMENTS])
+    assert 0x80 not in WORDS
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (50, 49), (130, 96)])
+def test_vector_leaves_little_more_than_half_of_noise(shape: tuple[int, int]) -> None:
+    slot = _slot(CodecKind.VECTOR, shape, exponent=12)
+    units = _draw(shape, 1e6)
+    left = (units - codec_of(slot).compress(units, slot, None, SEED).units).double()
+    assert 8 * slot.num_bytes / prod(shape) < 0.70
+    assert float(left.square().sum()) < 0.56 * float(units.double().square().sum())
+
+
+def test_vector_reads_only_its_own_group_and_block() -> None:
+    slot = _slot(CodecKind.VECTOR, (60, 24), exponent=3)
+    body = bytearray(slot.num_bytes)
+    body[0], body[1 + 1], body[1 + 3 + 50] = 3, 200, 255
+    decoded, peak = codec_of(slot).decode(bytes(body), slot)
+    word = torch.from_numpy(np.frombuffer(WORDS, np.int8)[12 * 255 :].astype(np.int64))
+    assert torch.equal(decoded.reshape(-1)[600:612], word * 200 << 3)
+    assert peak == 200 << 3
+    assert int(decoded.count_nonzero()) == int(word.count_nonzero())
+
+
+def test_vector_sends_a_table_with_a_row_a_token_in_low_rank() -> None:
+    assert codec_of_tensor(CodecKind.VECTOR, (256, 64), 256) is CodecKind.LOW_RANK_2BIT
+    assert codec_of_tensor(CodecKind.VECTOR, (64, 256), 256) is CodecKind.VECTOR
+    assert codec_of_tensor(CodecKind.DENSE_INT8, (256, 64), 256) is CodecKind.DENSE_INT8
