@@ -70,6 +70,45 @@ async def test_invalid_messages_are_answered_and_the_connection_stays(solo: Any)
             assert (await socket.receive_json())["result"] == hex(4242)
 
 
+async def test_who_was_cut_off_misses_no_event_of_a_full_block(solo: Any) -> None:
+    """Case 26: 300 transactions in one block while nobody listens; blocks and a filter tell all of them, once."""
+    wanted = {"address": STAKING, "topics": ["0x" + topic_of("Staking", "Bonded").hex()]}
+
+    async def ask(socket: aiohttp.ClientWebSocketResponse, method: str, *params: Any) -> Any:
+        await socket.send_json({"jsonrpc": "2.0", "id": method, "method": method, "params": params})
+        while (message := await socket.receive_json()).get("id") != method:
+            pass
+        return message["result"]
+
+    def fill_a_block() -> list[str]:
+        solo.chain.is_automatic = False
+        sent, raws = [], []
+        for _ in range(300):
+            raw = solo.faucet.sign("Staking", "bond", value=1, gas=120_000)
+            raws.append(raw)
+            sent.append(solo.client.request("eth_sendRawTransaction", "0x" + raw.hex()))
+        solo.chain.mine(4)
+        for raw in raws:
+            solo.faucet.forget(raw)
+        return sent
+
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        async with session.ws_connect(socket_url(solo)) as socket:
+            assert await ask(socket, "eth_subscribe", "logs", wanted)
+            log_filter = await ask(socket, "eth_newFilter", wanted)
+            seen = int(await ask(socket, "eth_blockNumber"), 16)
+        sent = await asyncio.to_thread(fill_a_block)
+        async with session.ws_connect(socket_url(solo)) as socket:
+            newest = await ask(socket, "eth_blockNumber")
+            span = {"fromBlock": hex(seen + 1), "toBlock": newest}
+            read = await ask(socket, "eth_getLogs", {**wanted, **span})
+            changes = await ask(socket, "eth_getFilterChanges", log_filter)
+            again = await ask(socket, "eth_getFilterChanges", log_filter)
+    assert [log["transactionHash"] for log in read] == sent
+    assert (changes, again) == (read, [])
+    assert len({log["blockNumber"] for log in read}) == 1, "one block held them all"
+
+
 async def test_server_stops_under_an_open_socket(solo: Any, rpc_process: Any, tmp_path: Path) -> None:
     server = await asyncio.to_thread(rpc_process, solo.chain.home, solo.chain.url, tmp_path / "log")
     async with asyncio.timeout(60), aiohttp.ClientSession() as session:  # noqa: SIM117
