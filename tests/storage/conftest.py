@@ -301,13 +301,14 @@ class Fleet:
         staged.write_text(json.dumps(self.chain))
         os.replace(staged, self.chain_path)
 
-    def start(self, name: str, **options: Any) -> NodeProcess:
+    def start(self, name: str, *, port: int = 0, **options: Any) -> NodeProcess:
         """Start a node and wait until it listens."""
-        return self.start_all([name], **options)[0]
+        return self.start_all([name], ports=[port], **options)[0]
 
-    def start_all(self, names: Sequence[str], **options: Any) -> list[NodeProcess]:
-        """Start nodes side by side and wait until each listens."""
-        started = [(name, *self._launch(name, **options)) for name in names]
+    def start_all(self, names: Sequence[str], *, ports: Sequence[int] = (), **options: Any) -> list[NodeProcess]:
+        """Start nodes side by side, on ``ports`` if given, and wait until each listens."""
+        wanted = ports or [0] * len(names)
+        started = [(name, *self._launch(name, port=port, **options)) for name, port in zip(names, wanted, strict=True)]
         nodes = []
         for name, config, process in started:
             assert process.stdout is not None

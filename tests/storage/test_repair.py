@@ -150,13 +150,13 @@ def test_a_fleet_heals(fleet: Any, wait_until: Any) -> None:
         for name in ("shards", "index", "small", "segments"):
             shutil.rmtree(nodes[2].home / name, ignore_errors=True)
         fleet.save_chain(height=1_100)
-        (nodes[2],) = fleet.start_all(["n2"], is_keeping=True, port=int(nodes[2].url.rsplit(":", 1)[1]))
+        nodes[2] = fleet.start("n2", is_keeping=True, port=int(nodes[2].url.rsplit(":", 1)[1]))
         wait_until(lambda: all(has_shard(nodes[2], blob, 2) for blob in blobs), "an empty disk fills")
         assert not has_shard(nodes[2], old, 2), "nothing expired comes back"
         # a put while one was away
         nodes[3].kill()
         late = put(fleet, client, committee, DATA[:1_500_000])
-        (nodes[3],) = fleet.start_all(["n3"], is_keeping=True, port=int(nodes[3].url.rsplit(":", 1)[1]))
+        nodes[3] = fleet.start("n3", is_keeping=True, port=int(nodes[3].url.rsplit(":", 1)[1]))
         wait_until(lambda: has_shard(nodes[3], late, 3), "who was away has its shard")
         # a light client sees it, and a home that is shut down is looked through
         sampling = client.sample(late, committee=committee, num_samples=2)
@@ -170,7 +170,7 @@ def test_a_fleet_heals(fleet: Any, wait_until: Any) -> None:
         bad.write_bytes(bytes(len(bad.read_bytes())))
         checked = CliRunner().invoke(node_cli.app, ["doctor", "--home", str(nodes[3].home), "--json"])
         assert (checked.exit_code, json.loads(checked.stdout)["damaged"]) == (7, [f"{late.hex()}.3"])
-        (nodes[3],) = fleet.start_all(["n3"], is_keeping=True, port=int(nodes[3].url.rsplit(":", 1)[1]))
+        nodes[3] = fleet.start("n3", is_keeping=True, port=int(nodes[3].url.rsplit(":", 1)[1]))
         # then any two nodes are enough
         for node in nodes[:2]:
             node.kill()
@@ -194,8 +194,8 @@ def test_a_liar_among_the_sources_is_named_and_left_out(fleet: Any, wait_until: 
     data = bytearray(liar.read_bytes())
     data[700_000] ^= 0xFF
     liar.write_bytes(data)
-    (nodes[1],) = fleet.start_all(["n1"], port=int(nodes[1].url.rsplit(":", 1)[1]))
-    (nodes[0],) = fleet.start_all(["n0"], is_keeping=True, port=int(nodes[0].url.rsplit(":", 1)[1]))
+    nodes[1] = fleet.start("n1", port=int(nodes[1].url.rsplit(":", 1)[1]))
+    nodes[0] = fleet.start("n0", is_keeping=True, port=int(nodes[0].url.rsplit(":", 1)[1]))
     wait_until(lambda: get_status(nodes[0])["repair"]["rebuilt"] == 1, "rebuilt without the liar")
     assert has_shard(nodes[0], blob, 0)
     assert get_status(nodes[0])["repair"]["failed"] == 0
