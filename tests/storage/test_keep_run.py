@@ -137,8 +137,10 @@ def test_checkpoints_go_cold_while_the_run_goes_on(url: str, tmp_path: Path) -> 
         for version in range(0, info.certified_version + 1, info.params.checkpoint_interval):
             if version in hot:
                 continue
-            found = []
-            for number, blob in enumerate(client.training.checkpoint_at(1, version).blobs):
+            found, blobs = [], client.training.checkpoint_at(1, version).blobs
+            if bytes(32) in blobs:
+                continue  # a newer one was certified before all parts of this were in
+            for number, blob in enumerate(blobs):
                 out = tmp_path / f"hot-{version}-{number}"
                 call("get", bytes(blob).hex(), "-o", out, "--chain", url)
                 found.append(out.read_bytes())
