@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import selectors
+import shutil
 import socket
 import threading
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from chain.settings import NodeSettings, save_settings
 from chain.store import Reader
 
 MORE_BLOCKS = 4
+SIGNED = "priv_validator_state.json"
+"""What a validator's key has signed last."""
 _READ_BYTES = 1 << 16
 
 
@@ -151,6 +155,32 @@ class Network:
         psutil.wait_procs(children, timeout=10)
         self.nodes[index].process = None
 
+    @contextlib.contextmanager
+    def paused(self, indices: Collection[int]) -> Iterator[None]:
+        """Stop the processes of some nodes (SIGSTOP) while the block runs."""
+        stopped = []
+        for index in indices:
+            process = self.nodes[index].process
+            assert process is not None
+            stopped += psutil.Process(process.pid).children(recursive=True)
+        for each in stopped:
+            each.suspend()
+        try:
+            yield
+        finally:
+            for each in stopped:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.resume()
+
+    def check_halted(self, indices: Collection[int], seconds: float) -> None:
+        """See for a while that these make no blocks but the one that was under way."""
+        nodes = [self.nodes[index] for index in indices]
+        halted = max(node.height() for node in nodes) + 1
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert max(node.height() for node in nodes) <= halted, "two of four are no quorum"
+            time.sleep(0.05)
+
     def close(self) -> None:
         """Leave nothing running."""
         for index, node in enumerate(self.nodes):
@@ -159,6 +189,30 @@ class Network:
                     self.kill(index)
         for link in self.links.values():
             link.close()
+
+
+def keep_app(node: Node, place: Path) -> None:
+    """Copy the application's database of a node that is down."""
+    shutil.copytree(node.home / "app", place)
+
+
+def keep_core(node: Node, place: Path) -> None:
+    """Copy CometBFT's data of a node that is down, but not what its key has signed: that must never go back."""
+    shutil.copytree(node.home / "data", place, ignore=shutil.ignore_patterns(SIGNED))
+
+
+def rewind_app(node: Node, older: Path) -> None:
+    """Put an older database in place: the application is behind, or, with ``older`` missing, empty."""
+    shutil.rmtree(node.home / "app")
+    if older.exists():
+        shutil.move(older, node.home / "app")
+
+
+def rewind_core(node: Node, older: Path) -> None:
+    """Put CometBFT's older data in place: the application is ahead."""
+    shutil.copy(node.home / "data" / SIGNED, older / SIGNED)
+    shutil.rmtree(node.home / "data")
+    shutil.move(older, node.home / "data")
 
 
 class Sender:
