@@ -8,6 +8,7 @@ nearest known one; every value is checked here, so that nothing below has to.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -277,11 +278,15 @@ class Recipe:
     """Outer loop."""
     outer: OuterRecipe
     """Outer optimizer."""
+    software: str = ""
+    """Least version of this software that members need, such as 0.2.0; empty: any."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 64:
             raise RecipeValueError("name", self.name, "1 to 64 characters")
         _check("seed", self.seed, 0, (1 << 63) - 1)
+        if self.software and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", self.software) is None:
+            raise RecipeValueError("software", self.software, "a version such as 0.2.0")
 
 
 def parse_recipe(text: str) -> Recipe:
@@ -297,6 +302,7 @@ def parse_recipe(text: str) -> Recipe:
     return Recipe(
         name=_scalar("name", table, str),
         seed=_scalar("seed", table, int),
+        software=_scalar("software", table, str) if "software" in table else "",
         model=_section(ModelRecipe, "model", table),
         data=_section(DataRecipe, "data", table),
         inner=_section(InnerRecipe, "inner", table),

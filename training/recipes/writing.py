@@ -13,8 +13,10 @@ from training.core.recipe import Recipe
 def write_recipe(recipe: Recipe) -> str:
     """Return the TOML text, every field spelt out."""
     lines = [f"name = {_write(recipe.name)}", f"seed = {recipe.seed}"]
+    if recipe.software:
+        lines.append(f"software = {_write(recipe.software)}")
     for section in fields(Recipe):
-        if section.name in ("name", "seed"):
+        if section.name in ("name", "seed", "software"):
             continue
         value: Any = getattr(recipe, section.name)
         lines += ["", f"[{section.name}]"]

@@ -2,7 +2,7 @@
 
 WorkerError
 ├── Fatal (exit 2)        nothing a retry would change
-│   ├── WrongChain, WrongRun, WrongRecipe, NotAllowedHere, KeyInUse, WorkerStateDamaged
+│   ├── WrongChain, WrongRun, WrongRecipe, WrongSoftware, NotAllowedHere, KeyInUse, WorkerStateDamaged
 │   ├── GenesisMismatch, AgreedRootMismatch
 │   └── Refused           the contract said no, by name
 └── GaveUp (exit 3)       a deadline passed; starting again later may work
@@ -66,6 +66,17 @@ class WrongRecipe(Fatal):
         super().__init__(
             f"recipe digest {got.hex()}, the run's is {expected.hex()}",
             next_step="the node returned another recipe than the run's: give another --chain URL",
+        )
+
+
+class WrongSoftware(Fatal):
+    """The run asks for a newer version than this one."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        """Keep both versions."""
+        super().__init__(
+            f"this is version {got}, the run's recipe asks for {expected} or newer: no inner step was made",
+            next_step="update this software, then start again: the membership and the worker's state are kept",
         )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -20,12 +22,13 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError
 from contracts.bindings.keys import address_of
 from contracts.bindings.sender import Sender
-from contracts.bindings.types import MemberState, RunInfo, RunState
+from contracts.bindings.types import Member, MemberState, RunInfo, RunState
 from da.blocking import BlobClient
 from training.core.errors import GroupEndedError
-from training.core.recipe import compute_recipe_digest
+from training.core.recipe import compute_recipe_digest, parse_recipe
 from training.group.shape import GroupConfig
 from training.memory import describe_short_disk, plan_needs
+from training.worker.duties import CLIENT_NAME
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import (
     ChainSilent,
@@ -36,6 +39,7 @@ from training.worker.errors import (
     NotFunded,
     WrongRecipe,
     WrongRun,
+    WrongSoftware,
 )
 from training.worker.loop import Patience
 from training.worker.metrics import Metrics, MetricsSink
@@ -116,6 +120,7 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
             run = _read_run(client, config, stop)
             stack.enter_context(hold_key(client.genesis_hash(), config.run, address, home))
             _check_may_join(client, config, run, address, stop)
+            _warn_of_other_software(client.training.members(config.run), address)
             rules = _create_rules(client, config, run, address, stop)
             if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
                 LOG.warning("%s", short)
@@ -190,6 +195,28 @@ def hold_key(genesis_hash: bytes, run: int, address: str, home: Path) -> Iterato
         yield
 
 
+def check_software(needed: str, got: str) -> None:
+    """Refuse a run whose recipe asks for a newer version. Raises `WrongSoftware`."""
+    if needed and _read_version(got) < _read_version(needed):
+        raise WrongSoftware(needed, got)
+
+
+def _read_version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version, without zeros at its end: 0.2.0.dev3 is (0, 2)."""
+    numbers = [int(part) for part in re.match(r"[0-9.]*", text)[0].split(".") if part]  # type: ignore[index]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _warn_of_other_software(members: Sequence[Member], address: str) -> None:
+    """Say what the other live members run where it isn't what we run: votes of two versions may differ."""
+    live = (MemberState.JOINED, MemberState.READY, MemberState.ACTIVE)
+    others = {member.client for member in members if member.state in live and member.worker != address}
+    if others - {CLIENT_NAME}:
+        LOG.warning("other members run %s, this worker %s", ", ".join(sorted(others - {CLIENT_NAME})), CLIENT_NAME)
+
+
 def _open_metrics(config: JoinConfig, home: Path, address: str) -> Metrics:
     sinks: list[MetricsSink] = [JsonLines(home / "metrics.jsonl", time.time())]
     if config.metrics_port is not None:
@@ -230,6 +257,7 @@ def _create_rules(
     digest = compute_recipe_digest(text)
     if digest != run.recipe_digest:
         raise WrongRecipe(run.recipe_digest, digest)
+    check_software(parse_recipe(text).software, metadata.version("archipelago"))
     group = None
     if config.num_stages > 1 or config.num_shards > 1:
         group = GroupConfig(
