@@ -23,12 +23,12 @@ TERM_SECONDS = 8.0
 """For supervisors to stop their children."""
 
 
-def start_keeper() -> int:
+def start_keeper(term_seconds: float = TERM_SECONDS) -> int:
     """Start the keeper of this process and return the descriptor that must stay open as long as it lives."""
     mark = uuid.uuid4().hex
     reading, writing = os.pipe()
     subprocess.Popen(
-        [sys.executable, str(Path(__file__)), mark],
+        [sys.executable, str(Path(__file__)), mark, str(term_seconds)],
         stdin=reading,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -48,7 +48,7 @@ def find_marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def main(mark: str) -> None:
+def main(mark: str, term_seconds: float) -> None:
     """Wait for the end of the session, then end what it left."""
     while sys.stdin.buffer.read(1):
         pass
@@ -56,11 +56,11 @@ def main(mark: str) -> None:
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(left, timeout=TERM_SECONDS)
+    psutil.wait_procs(left, timeout=term_seconds)
     for process in find_marked(mark):
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], float(sys.argv[2]))

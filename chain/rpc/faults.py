@@ -10,7 +10,7 @@ RpcFault
 |-- RangeTooWide        -32005  a log query over too many blocks, or with too many results
 |-- Busy                -32005
 |-- FilterNotFound      -32000
-|-- StateGone           -32000  state of a block other than the newest
+|-- StateGone           -32000  state of a block that is too old, or to come
 |-- BlockPruned         -32000  a block below the oldest that this node has
 |-- RecordsGone         -32000  an archived round that this node never executed
 |-- NotReady            -32000  no genesis yet
@@ -62,7 +62,7 @@ class BatchTooLarge(RpcFault):
 
     def __init__(self, limit: int, got: int) -> None:
         """Keep both counts."""
-        super().__init__(f"batch of {got} calls, at most {limit} are answered: split it")
+        super().__init__(f"batch of {got} calls, at most {limit} are answered; next: split it")
         self.limit = limit
         self.got = got
 
@@ -74,7 +74,7 @@ class AnswerTooLarge(RpcFault):
 
     def __init__(self, limit: int, got: int) -> None:
         """Keep both sizes."""
-        super().__init__(f"the batch's answers have {got} bytes so far, at most {limit} are sent: split it")
+        super().__init__(f"the batch's answers have {got} bytes so far, at most {limit} are sent; next: split it")
         self.limit = limit
         self.got = got
 
@@ -104,7 +104,7 @@ class RangeTooWide(RpcFault):
 
     def __init__(self, what: str, limit: int, got: int) -> None:
         """Keep both values."""
-        super().__init__(f"log query over {got} {what}, at most {limit}: ask for a part of the range at a time")
+        super().__init__(f"log query over {got} {what}, at most {limit}; next: ask for a part of the range at a time")
         self.limit = limit
         self.got = got
 
@@ -116,7 +116,7 @@ class Busy(RpcFault):
 
     def __init__(self, limit: int) -> None:
         """Keep the limit."""
-        super().__init__(f"{limit} requests are being answered already: send again in a moment")
+        super().__init__(f"{limit} requests are being answered already; next: send again in a moment")
         self.limit = limit
 
 
@@ -125,7 +125,9 @@ class FilterNotFound(RpcFault):
 
     def __init__(self, filter_id: str) -> None:
         """Keep the id."""
-        super().__init__(f"filter not found: {filter_id}; it was removed or not polled for too long, make a new one")
+        super().__init__(
+            f"filter not found: {filter_id}; it was removed or not polled for too long; next: make a new one"
+        )
         self.filter_id = filter_id
 
 
@@ -134,7 +136,9 @@ class BlockPruned(RpcFault):
 
     def __init__(self, height: int, first: int) -> None:
         """Keep both heights."""
-        super().__init__(f"block {height} is not kept here, the oldest is {first}: ask a node that keeps all blocks")
+        super().__init__(
+            f"block {height} is not kept here, the oldest is {first}; next: ask a node that keeps all blocks"
+        )
         self.height = height
         self.first = first
 
@@ -145,21 +149,22 @@ class RecordsGone(RpcFault):
     def __init__(self, run: int, t: int) -> None:
         """Keep both."""
         super().__init__(
-            f"round {t} of run {run} left the state before this node came: ask a node that has executed all blocks"
+            f"round {t} of run {run} left the state before this node came;"
+            " next: ask a node that has executed all blocks"
         )
         self.run = run
         self.round = t
 
 
 class StateGone(RpcFault):
-    """State of a block that is not the newest."""
+    """State of a block that is too old, or to come."""
 
     def __init__(self, height: int, newest: int) -> None:
         """Keep both heights."""
         super().__init__(
-            f"state of block {height} is not kept, only that of the newest block {newest}: ask for latest"
+            f"state of block {height} is not kept any more, the newest block is {newest}; next: ask for latest"
             if height < newest
-            else f"block {height} is not there yet, the newest is {newest}"
+            else f"block {height} is not there yet, the newest is {newest}; next: wait for it"
         )
         self.height = height
         self.newest = newest
@@ -187,7 +192,7 @@ class CallTooLong(RpcFault):
     def __init__(self, seconds: float) -> None:
         """Keep the limit."""
         super().__init__(
-            f"execution timeout: the call ran for more than {seconds:.0f} s; give it less gas or less to do"
+            f"execution timeout: the call ran for more than {seconds:.0f} s; next: give it less gas or less to do"
         )
         self.seconds = seconds
 
@@ -203,7 +208,7 @@ class UpstreamDown(RpcFault):
 
     def __init__(self, url: str, reason: str) -> None:
         """Keep both."""
-        super().__init__(f"CometBFT does not answer at {url}: {reason}; see <home>/logs/node.log")
+        super().__init__(f"CometBFT does not answer at {url}: {reason}; next: see <home>/logs/node.log")
         self.url = url
         self.reason = reason
 

@@ -229,6 +229,16 @@ class Sender:
         assert node.send(raw)["code"] == 0
         wait_until(lambda: node.find(raw), "executed")
 
+    def send_shuffled(self, nodes: list[Node], count: int) -> None:
+        """Send some, the last first and each to another node, and wait until all have executed all in order."""
+        start = len(self.raws)
+        self.raws += [self._signer.raw(start + index) for index in range(count)]
+        for index, raw in enumerate(reversed(self.raws[start:])):
+            assert nodes[index % len(nodes)].send(raw)["code"] == 0
+        wait_until(lambda: all(node.find(self.raws[-1]) for node in nodes), "executed everywhere")
+        places = [nodes[0].find(raw) for raw in self.raws]
+        assert places == sorted(place for place in places if place is not None)
+
 
 def grow(nodes: list[Node]) -> int:
     """Wait until each has some more blocks than the highest has now; return the height."""

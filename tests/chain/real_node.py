@@ -23,10 +23,12 @@ from chain.store import Reader
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
+"""For what takes seconds on an idle machine."""
 
 
-def wait_until(condition: Callable[[], Any], why: str, seconds: float = DEADLINE_SECONDS) -> Any:
-    """Return the first true value of a condition, or fail."""
+def wait_until(condition: Callable[[], Any], why: str, seconds: float | None = None) -> Any:
+    """Return the first true value of a condition, or fail after DEADLINE_SECONDS."""
+    seconds = DEADLINE_SECONDS if seconds is None else seconds
     deadline = time.monotonic() + seconds
     while True:
         value = condition()

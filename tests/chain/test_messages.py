@@ -14,11 +14,14 @@ from chain.core.errors import ChainError
 from chain.home import HomeError
 from chain.joining import JoinFailed
 from chain.recursion import StackTooSmall
+from chain.rpc.faults import RpcFault
 from chain.settings import InvalidSettings
 from chain.store import StoreError
 from contracts.bindings.failures import describe_failure
 
-ROOTS = (ChainError, HomeError, JoinFailed, StoreError, InvalidSettings, StackTooSmall)
+ROOTS = (ChainError, HomeError, JoinFailed, StoreError, InvalidSettings, StackTooSmall, RpcFault)
+ELSEWHERE = {"RpcFault", "MethodNotFound", "Reverted"}
+"""Their messages are written where they are raised or by the contract, or name the nearest method."""
 EXAMPLES: dict[str, Any] = {
     "int": 7,
     "str": "x",
@@ -26,6 +29,7 @@ EXAMPLES: dict[str, Any] = {
     "Path": Path("home"),
     "Sequence[str]": ["PATH"],
     "object": 3,
+    "float": 1.0,
 }
 
 
@@ -35,7 +39,7 @@ def _all(root: type[Exception]) -> list[type[Exception]]:
 
 def _make(kind: type[Exception]) -> Exception | None:
     """Make one from its own parameters; None for the roots of trees, which are never raised themselves."""
-    if "__init__" not in vars(kind):
+    if "__init__" not in vars(kind) or kind.__name__ in ELSEWHERE:
         return None
     parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
     return kind(*(EXAMPLES[str(each.annotation).removesuffix(" | None")] for each in parameters))

@@ -42,20 +42,19 @@ def make_node(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Callable[..
         pytest.skip(str(error))
     nodes: list[Node] = []
 
-    def make(*, timing: Timing = FAST, num_validators: int = 1) -> Any:
-        homes = [tmp_path / f"n{index}" for index in range(num_validators)]
-        listen = [f"127.0.0.1:{port}" for port in find_free_ports(2 * num_validators)]
-        addresses = [Addresses(rpc=rpc, p2p=p2p) for rpc, p2p in zip(listen[::2], listen[1::2], strict=True)]
+    def make(*, timing: Timing = FAST) -> Node:
+        home = tmp_path / f"n{len(nodes)}"
+        rpc, p2p = find_free_ports(2)
         create_network(
-            homes,
+            [home],
             chain_id="node-test",
             app_state=app_state,
-            addresses=addresses,
+            addresses=[Addresses(rpc=f"127.0.0.1:{rpc}", p2p=f"127.0.0.1:{p2p}")],
             timing=timing,
             time=datetime.now(UTC),
         )
-        nodes.extend(Node(home) for home in homes)
-        return nodes[0] if num_validators == 1 else nodes
+        nodes.append(Node(home))
+        return nodes[-1]
 
     yield make
     for node in nodes:
@@ -214,34 +213,6 @@ def test_500_of_one_key_over_16_connections_all_execute(make_node: Callable[...,
     assert node.stop() == 0
     executed = [hash_ for block in node.blocks() for hash_ in block.transactions]
     assert executed == [keccak256(raw) for raw in raws]
-
-
-@pytest.mark.slow
-def test_four_validators_agree_and_survive_one(make_node: Callable[..., Any], alice: Any, carol: Any) -> None:
-    nodes: list[Node] = make_node(num_validators=4, timing=Timing(commit_milliseconds=100))
-    for node in nodes:
-        node.spawn()
-    for node in nodes:
-        node.wait_for_height(2)
-    wait_until(lambda: all(int(node.call("net_info")["n_peers"]) == 3 for node in nodes), "three peers each", 10)
-    raws = [alice.raw(nonce) for nonce in range(40)]
-    for index, raw in enumerate(reversed(raws)):
-        assert nodes[index % 4].send(raw)["code"] == 0
-    wait_until(lambda: all(node.find(raws[-1]) for node in nodes), "executed everywhere")
-
-    lost = nodes[3]
-    assert lost.stop() == 0
-    assert nodes[0].send(carol.raw(0))["code"] == 0
-    wait_until(lambda: all(node.find(carol.raw(0)) for node in nodes[:3]), "three of four go on")
-    lost.spawn()
-    wait_until(lambda: lost.find(carol.raw(0)), "the fourth has caught up")
-    for node in nodes:
-        assert node.stop() == 0
-    histories = [node.blocks() for node in nodes]
-    shortest = min(len(blocks) for blocks in histories)
-    assert len({tuple(block.hash for block in blocks[:shortest]) for blocks in histories}) == 1
-    executed = [hash_ for block in histories[0] for hash_ in block.transactions]
-    assert executed == [keccak256(raw) for raw in [*raws, carol.raw(0)]]
 
 
 def test_idle_chain_without_empty_blocks_rests(make_node: Callable[..., Node], alice: Any) -> None:

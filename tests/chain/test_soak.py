@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+import real_node
 from network import Network, Sender, check_same_chain, grow, keep_app, keep_core, rewind_app, rewind_core
 from real_node import ROOT, wait_until
 
@@ -29,6 +30,8 @@ SOAK_SECONDS = float(os.environ.get("ARCHIPELAGO_SOAK_SECONDS", "1800"))
 SEED = int(os.environ.get("ARCHIPELAGO_SOAK_SEED", "1"))
 TROUBLE_SECONDS = 4.0
 """How long a perturbation of two lasts."""
+PATIENCE_SECONDS = 240.0
+"""For one step to be over: a soak runs beside other work."""
 REPORT_SECONDS = 60.0
 """Between two lines about how it goes."""
 KINDS = ("kill", "kill two", "pause", "pause two", "cut off", "cut in half", "empty", "rewind", "ahead")
@@ -36,7 +39,10 @@ KINDS = ("kill", "kill two", "pause", "pause two", "cut off", "cut in half", "em
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(SOAK_SECONDS + 600)]
 
 
-def test_half_an_hour_of_perturbations(tmp_path: Path, app_state: dict[str, Any], alice: Any) -> None:
+def test_half_an_hour_of_perturbations(
+    tmp_path: Path, app_state: dict[str, Any], alice: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_node, "DEADLINE_SECONDS", PATIENCE_SECONDS)
     try:
         find_cometbft(os.environ.get("COMETBFT_BIN"), ROOT)
     except CometBftMissing as error:

@@ -1,14 +1,13 @@
-"""Four real validators: one cut off or down, two down, an empty application, and a fifth that restores a snapshot."""
+"""Four real validators and what breaks: one cut off, halves cut apart, two down, one paused, an application that is
+behind, empty or ahead of its core, a double sign, and a fifth that restores a snapshot.  One devnet for all of it."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from network import MORE_BLOCKS, Network, Sender, check_same_chain, grow
+from network import MORE_BLOCKS, Network, Sender, check_same_chain, grow, keep_app, keep_core, rewind_app, rewind_core
 from real_node import ROOT, Node, wait_until
 
 from chain.cometbft import CometBftMissing, Timing, find_cometbft, load_keys
@@ -54,38 +53,63 @@ def network(tmp_path: Path, app_state: dict[str, Any]) -> Iterator[Network]:
     made.close()
 
 
-def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: Any, tmp_path: Path) -> None:
+def test_one_lineage_whatever_breaks(network: Network, alice: Any, tmp_path: Path) -> None:
     nodes, sender = network.nodes, Sender(alice)
     rpc_port = find_free_port()
     network.start(range(4), rpc_port=rpc_port)
     wait_until(lambda: int(nodes[0].call("net_info")["n_peers"]) == 3, "three peers each", 10)
     grow(nodes)
+    sender.send_shuffled(nodes, 12)
     sender.send(nodes[0])
 
-    check_verified_reads(nodes[0], alice, f"http://127.0.0.1:{rpc_port}")
+    check_verified_reads(nodes[0], alice, f"http://127.0.0.1:{rpc_port}", num_sent=len(sender.raws))
+    lost = nodes[3]
     network.isolate({3})
-    stuck = nodes[3].height()
+    stuck = lost.height()
     grow(nodes[:3])
     sender.send(nodes[1])
-    assert nodes[3].height() <= stuck + 1, "who is cut off makes no blocks"
+    assert lost.height() <= stuck + 1, "who is cut off makes no blocks"
+    network.kill(3)
+    keep_app(lost, tmp_path / "older-app")
+    keep_core(lost, tmp_path / "older-core")
+    network.heal()
+    network.start([3])
+    grow(nodes)
+
+    network.isolate({2, 3})
+    network.check_halted(range(4), HALT_SECONDS)
     network.heal()
     grow(nodes)
 
     network.kill(2)
     network.kill(3)
-    halted = max(nodes[0].height(), nodes[1].height()) + 1
-    deadline = time.monotonic() + HALT_SECONDS
-    while time.monotonic() < deadline:
-        assert max(node.height() for node in nodes[:2]) <= halted, "two of four are no quorum"
-        time.sleep(0.05)
+    network.check_halted((0, 1), HALT_SECONDS)
     network.start([2])
     grow(nodes[:3])
     sender.send(nodes[2])
-
-    shutil.rmtree(nodes[3].home / "app")
+    rewind_app(lost, tmp_path / "older-app")
+    behind = lost.height()
     network.start([3])
     grow(nodes)
-    sender.send(nodes[3])
+    assert behind < stuck + 3 < lost.height(), "it was behind and has replayed"
+
+    with network.paused([1]):
+        grow([nodes[0], *nodes[2:]])
+        sender.send(nodes[2])
+    grow(nodes)
+
+    network.kill(3)
+    rewind_core(lost, tmp_path / "older-core")
+    refused = lost.spawn()
+    _, errors = refused.communicate(timeout=60)
+    lost.process = None
+    assert refused.returncode == 1
+    assert f"app is at height {lost.height()}, CometBFT only at" in errors, "ahead: refused, with advice"
+    assert f"next:  remove {lost.home}/app, and the blocks are replayed from 1" in errors
+    rewind_app(lost, tmp_path / "none: an empty application")
+    network.start([3])
+    grow(nodes)
+    sender.send(lost)
 
     accuse(nodes[0], nodes[2])
     address = bytes.fromhex(network.keys[2].validator_address)
@@ -112,7 +136,9 @@ def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: 
     ):
         message = ask(fifth_port, method, *arguments)["error"]["message"]
         assert f"is not kept here, the oldest is {first}" in message, method
-    assert int(ask(fifth_port, "eth_getTransactionCount", "0x" + alice.address.hex(), "latest")["result"], 16) == 4
+    assert int(ask(fifth_port, "eth_getTransactionCount", "0x" + alice.address.hex(), "latest")["result"], 16) == len(
+        sender.raws
+    )
     sender.send(fifth)
     grow([*nodes, fifth])
     assert check_same_chain([*nodes, fifth]) > 5 * MORE_BLOCKS
@@ -123,19 +149,19 @@ def test_one_cut_off_two_down_an_empty_one_and_a_fifth(network: Network, alice: 
         assert node.stop() == 0
 
 
-def check_verified_reads(node: Node, alice: Any, rpc_url: str) -> None:
+def check_verified_reads(node: Node, alice: Any, rpc_url: str, *, num_sent: int) -> None:
     """Read an account through a light client, over CometBFT's RPC and by the command over JSON-RPC."""
     genesis = load_genesis(node.home)
     client = LightClient(CometBftSource(f"http://{node.addresses.rpc}"), genesis=genesis)
     account = read_account(client, alice.address)
-    assert account.nonce == 1
+    assert account.nonce == num_sent
     path = node.home / "config" / "genesis.json"
     command = [sys.executable, "-m", "chain.cli", "verify", "--json", "--chain", rpc_url]
     command += ["--genesis", str(path), "--address", "0x" + alice.address.hex()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert (document["balance_wei"], document["nonce"]) == (str(account.balance), 1)
+    assert (document["balance_wei"], document["nonce"]) == (str(account.balance), num_sent)
     assert document["num_validators"] == 4
     forged = {**genesis, "validators": genesis["validators"][:3]}
     with pytest.raises(LightError, match="validator set of genesis"):
