@@ -11,10 +11,19 @@ from rich.progress import Progress
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import CheckpointState
 from training.commands.asking import fetch_run
-from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, DeviceOption, JsonOption, RunOption
+from training.commands.options import (
+    DEFAULT_CHAINS,
+    ChainOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    RunOption,
+    TokenizerOption,
+)
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
 from training.core.errors import StatePartError
 from training.core.recipe import compute_recipe_digest, parse_recipe
+from training.data.tokenizer import load_tokenizer
 from training.worker.errors import PayloadError, StateUnavailable, WrongRecipe
 
 if TYPE_CHECKING:
@@ -31,6 +40,7 @@ def pull(
     chain: ChainOption = DEFAULT_CHAINS,
     version: Annotated[int | None, typer.Option(min=0, help="Certified version; default the newest.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a certified checkpoint from the stores, verify it against the chain, write a model folder."""
@@ -44,6 +54,9 @@ def pull(
     digest = compute_recipe_digest(recipe_text)
     if digest != info.recipe_digest:
         raise WrongRecipe(info.recipe_digest, digest)
+    if tokenizer is not None:
+        recipe = parse_recipe(recipe_text)
+        load_tokenizer(tokenizer, recipe.data.tokenizer_digest, recipe.model.vocabulary)
     wanted = info.certified_version if version is None else version
     with BlobClient() as blobs:
         state, root = fetch_checkpoint(client, CommitteeStores(client, blobs), run, wanted, recipe_text)
@@ -55,7 +68,9 @@ def pull(
         root=root.hex(),
         recipe_digest=digest.hex(),
     )
-    save_model_folder(out, state=state, recipe_text=recipe_text, about=about, replace_existing=force)
+    save_model_folder(
+        out, state=state, recipe_text=recipe_text, about=about, replace_existing=force, tokenizer_file=tokenizer
+    )
     if as_json:
         print_json({"folder": str(out), **{name: getattr(about, name) for name in About.__slots__}})
         return
@@ -83,6 +98,7 @@ def list_checkpoints(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_jso
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
     data: DataOption = None,
+    tokenizer: TokenizerOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
@@ -92,10 +108,12 @@ def evaluate(
     from training.data.corpus import load_corpus
     from training.evaluation import evaluate_state
     from training.worker.engine_rules import choose_device
-    from training.worker.folder import load_model_folder
+    from training.worker.folder import TOKENIZER_FILE, load_model_folder
 
     model = load_model_folder(folder)
-    corpus = load_corpus(model.recipe.data, data)
+    own = folder / TOKENIZER_FILE
+    chosen = tokenizer if tokenizer is not None else own if own.exists() else None
+    corpus = load_corpus(model.recipe.data, data, tokenizer_file=chosen, vocabulary=model.recipe.model.vocabulary)
     loss = evaluate_state(model.recipe, model.state, corpus, torch.device(choose_device(device)))
     if as_json:
         print_json(
@@ -117,15 +135,16 @@ def evaluate(
 def generate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = "def ",
-    length: Annotated[int, typer.Option(min=1, max=100_000, help="Bytes to write.")] = 120,
-    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest byte each time.")] = 0.7,
+    length: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write; bytes without a tokenizer.")] = 120,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.7,
     seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
+    tokenizer: TokenizerOption = None,
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
     """Write text with a model folder."""
     from training.worker.engine_rules import choose_device
-    from training.worker.folder import load_model_folder
+    from training.worker.folder import load_folder_tokenizer, load_model_folder
     from training.worker.generate import generate_text
 
     model = load_model_folder(folder)
@@ -133,10 +152,11 @@ def generate(
         model.recipe,
         model.state,
         prompt,
-        num_bytes=length,
+        num_tokens=length,
         temperature=temperature,
         seed=seed,
         device=choose_device(device),
+        tokenizer=load_folder_tokenizer(folder, model.recipe, tokenizer),
     )
     if as_json:
         print_json({"prompt": prompt, "text": text, "version": model.about.version})

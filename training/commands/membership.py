@@ -25,6 +25,7 @@ from training.commands.options import (
     JsonOption,
     KeyOption,
     RunOption,
+    TokenizerOption,
 )
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
 from training.commands.timing import describe_wait, measure_pace
@@ -49,10 +50,11 @@ def join(
     shards: Annotated[
         int, typer.Option(min=1, help="Processes that every weight is spread over (FSDP); a GPU for each.")
     ] = 1,
+    precision: Annotated[
+        str, typer.Option(help="Of the model's products: fp32, bf16, or auto: bf16 on a GPU that has it.")
+    ] = "auto",
     micro_batches: Annotated[int, typer.Option(min=0, help="With --stages: parts of a batch; 0: chosen.")] = 0,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="The run's tokenizer.json, where its recipe names one.")
-    ] = None,
+    tokenizer: TokenizerOption = None,
     evaluate_every: Annotated[int, typer.Option(min=0, help="Rounds between recorded held-out losses; 0: never.")] = 4,
     patience: Annotated[float, typer.Option(min=1, help="Seconds without the chain before giving up.")] = 3600.0,
     idle: Annotated[float, typer.Option(min=1, help="Seconds without a round for us before giving up.")] = 86_400.0,
@@ -85,6 +87,7 @@ def join(
             tokenizer_file=tokenizer,
             num_stages=stages,
             num_shards=shards,
+            precision=precision,
             num_micro_batches=micro_batches,
             metrics_port=metrics_port,
             metrics_host=metrics_host,

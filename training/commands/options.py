@@ -22,4 +22,7 @@ RunOption = Annotated[int, typer.Option("--run", min=1, help="The run's number, 
 KeyOption = Annotated[Path, typer.Option("--key-file", help="Key file, see `trainer keys new`.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 or auto.")]
+TokenizerOption = Annotated[
+    Path | None, typer.Option("--tokenizer", help="The run's tokenizer.json, where its recipe names one.")
+]
 DataOption = Annotated[Path | None, typer.Option("--data", help="Text file to train on instead of the recipe's text.")]

@@ -16,16 +16,29 @@ from training.core.errors import CorpusFormatError, CorpusMissingError, MissingE
 class Tokenizer(Protocol):
     """What a corpus needs of one."""
 
+    @property
+    def size(self) -> int:
+        """Return how many tokens there are: ids from 0 up to it."""
+
     def encode(self, pieces: Sequence[bytes]) -> npt.NDArray[Any]:
         """Return the tokens of all pieces, in order."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
 
 
 class ByteTokenizer:
     """Each byte is a token."""
 
+    size = 256
+
     def encode(self, pieces: Sequence[bytes]) -> npt.NDArray[Any]:
         """Return the bytes."""
         return np.frombuffer(b"".join(pieces), dtype=np.uint8)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text; bytes that are no UTF-8 are shown as replacement characters."""
+        return bytes(tokens).decode("utf-8", errors="replace")
 
 
 class FileTokenizer:
@@ -36,12 +49,21 @@ class FileTokenizer:
         self._inner = inner
         self._dtype = dtype
 
+    @property
+    def size(self) -> int:
+        """Return the size of the vocabulary, added tokens included."""
+        return int(self._inner.get_vocab_size(with_added_tokens=True))
+
     def encode(self, pieces: Sequence[bytes]) -> npt.NDArray[Any]:
         """Return the tokens; bytes that are no UTF-8 become replacement characters."""
         if not pieces:
             return np.zeros(0, dtype=self._dtype)
         found = self._inner.encode_batch([piece.decode("utf-8", errors="replace") for piece in pieces])
         return np.concatenate([np.array(each.ids, dtype=self._dtype) for each in found])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text, without the library's special tokens."""
+        return str(self._inner.decode(list(tokens)))
 
 
 BYTES = ByteTokenizer()

@@ -5,6 +5,7 @@
     recipe.toml           the run's recipe, byte for byte
     checkpoint.json       chain, run, version, root and digests
     config.json           of a hugging_face recipe: `AutoModelForCausalLM.from_pretrained(folder)` opens it
+    tokenizer.json        the run's tokenizer, where its recipe names one and it was given
 
 Written beside its final name and renamed, so a folder of that name is whole.  On reading, the integers must
 have the root in ``checkpoint.json`` and the float32 tensors must be the integers' own.
@@ -25,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from training.core.canonical import CanonicalState, decode_parts, dequantise
 from training.core.errors import StatePartError
 from training.core.recipe import ModelKind, Recipe, compute_recipe_digest, parse_recipe
+from training.data.tokenizer import Tokenizer, load_tokenizer
 from training.worker.durable import save_durable, sync_folder
 from training.worker.errors import Fatal
 
@@ -33,6 +35,7 @@ STATE_FILE = "agreed-state.bin"
 RECIPE_FILE = "recipe.toml"
 ABOUT_FILE = "checkpoint.json"
 CONFIG_FILE = "config.json"
+TOKENIZER_FILE = "tokenizer.json"
 
 
 class BadModelFolder(Fatal):
@@ -71,9 +74,15 @@ class ModelFolder:
 
 
 def save_model_folder(
-    folder: Path, *, state: CanonicalState, recipe_text: str, about: About, replace_existing: bool
+    folder: Path,
+    *,
+    state: CanonicalState,
+    recipe_text: str,
+    about: About,
+    replace_existing: bool,
+    tokenizer_file: Path | None = None,
 ) -> None:
-    """Write a whole folder, or nothing under its name."""
+    """Write a whole folder, or nothing under its name; a tokenizer's file is taken as it is, checked by the caller."""
     if folder.exists() and not replace_existing:
         raise Fatal(f"{folder} exists already", next_step="name another folder, or add --force to replace it")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +94,8 @@ def save_model_folder(
         metadata = {"format": "pt", "root": about.root, "version": str(about.version)}
         save_file(tensors, temporary / MODEL_FILE, metadata=metadata)
         _save_config(temporary, parse_recipe(recipe_text))
+        if tokenizer_file is not None:
+            save_durable(temporary / TOKENIZER_FILE, tokenizer_file.read_bytes())
         save_durable(temporary / STATE_FILE, state.encode_part(0, 1))
         save_durable(temporary / RECIPE_FILE, recipe_text.encode())
         save_durable(temporary / ABOUT_FILE, json.dumps(asdict(about), indent=2).encode())
@@ -125,6 +136,16 @@ def load_model_folder(folder: Path) -> ModelFolder:
     if floats.keys() != expected.keys() or any(not torch.equal(floats[name], expected[name]) for name in expected):
         raise BadModelFolder(folder, f"{MODEL_FILE} is not what {STATE_FILE} says")
     return ModelFolder(recipe=recipe, state=state, about=about)
+
+
+def load_folder_tokenizer(folder: Path, recipe: Recipe, given: Path | None) -> Tokenizer:
+    """Return the tokenizer of a folder's recipe: from the file given, else from the folder's own; bytes without one.
+
+    Raises `TokenizerError` where the recipe names another one, or none was found.
+    """
+    own = folder / TOKENIZER_FILE
+    path = given if given is not None else own if own.exists() else None
+    return load_tokenizer(path, recipe.data.tokenizer_digest, recipe.model.vocabulary)
 
 
 def _save_config(folder: Path, recipe: Recipe) -> None:

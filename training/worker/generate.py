@@ -1,4 +1,4 @@
-"""Text from a model, byte by byte, reproducible by seed."""
+"""Text from a model, token by token, reproducible by seed: bytes, or what the recipe's tokenizer has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 
 from training.core.canonical import CanonicalState
 from training.core.recipe import Recipe
+from training.data.tokenizer import BYTES, Tokenizer
 from training.evaluation import build_model
 
 
@@ -14,25 +15,27 @@ def generate_text(
     state: CanonicalState,
     prompt: str,
     *,
-    num_bytes: int,
+    num_tokens: int,
     temperature: float,
     seed: int,
     device: str = "cpu",
+    tokenizer: Tokenizer = BYTES,
 ) -> str:
-    """Continue ``prompt`` by ``num_bytes`` bytes; temperature 0 takes the likeliest byte each time.
+    """Continue ``prompt`` by ``num_tokens`` tokens; temperature 0 takes the likeliest each time.
 
-    The model sees at most the recipe's context; bytes that are no UTF-8 are shown as replacement characters.
+    The model sees at most the recipe's context.  A model may know more tokens than its tokenizer: those are never
+    taken.
     """
     model = build_model(recipe, state, device)
     generator = torch.Generator(device=device).manual_seed(seed)
-    text = list(prompt.encode() or b"\n")
+    tokens = [int(token) for token in tokenizer.encode([prompt.encode() or b"\n"])] or [0]
     with torch.no_grad():
-        for _ in range(num_bytes):
-            window = torch.tensor([text[-recipe.model.context :]], dtype=torch.int64, device=device)
-            logits = model(window)[0, -1]
+        for _ in range(num_tokens):
+            window = torch.tensor([tokens[-recipe.model.context :]], dtype=torch.int64, device=device)
+            logits = model(window)[0, -1, : tokenizer.size]
             if temperature <= 0:
                 choice = int(logits.argmax())
             else:
                 choice = int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=generator))
-            text.append(choice)
-    return bytes(text).decode("utf-8", errors="replace")
+            tokens.append(choice)
+    return tokenizer.decode(tokens)
