@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import ContractError
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import Blob, BlobState, OwnerAccount, StorageNodeState
 from da.blocking import BlobClient
 from da.core.certificate import encode_certificate
-from da.core.errors import SeatFault
+from da.core.errors import NotEnoughReceipts, SeatFault
 from da.core.merkle import BULK_LEAF_BYTES
 from da.core.types import BlobId, Certificate, Committee, Epoch, Height, Tier
 from da.range_reader import RangeReader, can_read_ranges
@@ -40,6 +41,8 @@ from storage.core.tiers import get_served_policy, is_stronger
 CERTIFY_BLOCKS = 100
 """Blocks added to a lease for upload and certification, so that it lasts the blocks asked for from then on (30 s)."""
 
+COMMITTEE_TRIES = 3
+"""How often a put that a change of the committee has overtaken is sent to the new one."""
 
 LISTED_AT_ONCE = 256
 """Of blobsOf (Storage ABI)."""
@@ -143,8 +146,8 @@ class StorageClient:
     ) -> Stored:
         """Upload, certify and lease for at least ``blocks`` blocks; a ``Source`` may be larger than memory.
 
-        A put that was cut is simply repeated: nodes keep the shards that they have, and a lease that already lasts
-        long enough is not paid again.
+        A committee that changes meanwhile is followed. A put that was cut is simply repeated: nodes keep the shards
+        that they have, and a lease that already lasts long enough is not paid again.
 
         Raises: NoCommittee, TierUnavailable, LeaseTooShortForTier, da's NotEnoughReceipts (nothing is certified then),
         ContractError.
@@ -158,23 +161,35 @@ class StorageClient:
         asked_at = self._chain.height()
         expiry = Height(asked_at + blocks + CERTIFY_BLOCKS)
         max_fee = self.quote(tier=tier, size_bytes=size_bytes, blocks=expiry - asked_at)
-        dispersal = self._blobs.disperse_stream(
-            source,
-            committee=self.committee(),
-            genesis_hash=self._chain.genesis_hash(),
-            tier=tier,
-            expiry=expiry,
-            leaf_bytes=leaf_bytes,
-        )
-        certificate = dispersal.certificate
-        blob = certificate.terms.blob
-        fee = 0
-        kept_until = self._chain.storage.lease_expiry(blob, sender.address)
-        kept_tier = Tier(self._chain.storage.blob(blob).tier)
-        if kept_until < asked_at + blocks or is_stronger(tier, kept_tier):
-            outcome = sender.send("Storage", "certify", encode_certificate(certificate), value=max_fee)
-            fee = int(outcome.event("BlobCertified").fields["fee"])
-            kept_until, kept_tier = expiry, tier
+        for tries_left in reversed(range(COMMITTEE_TRIES)):
+            committee = self.committee()
+            try:
+                dispersal = self._blobs.disperse_stream(
+                    source,
+                    committee=committee,
+                    genesis_hash=self._chain.genesis_hash(),
+                    tier=tier,
+                    expiry=expiry,
+                    leaf_bytes=leaf_bytes,
+                )
+                blob = dispersal.certificate.terms.blob
+                fee = 0
+                kept_until = self._chain.storage.lease_expiry(blob, sender.address)
+                kept_tier = Tier(self._chain.storage.blob(blob).tier)
+                if kept_until < asked_at + blocks or is_stronger(tier, kept_tier):
+                    until = max(expiry, kept_until)  # a dearer tier is paid for to the end of the lease
+                    max_fee = self.quote(tier=tier, size_bytes=size_bytes, blocks=until - asked_at)
+                    certificate = encode_certificate(dispersal.certificate)
+                    outcome = sender.send("Storage", "certify", certificate, value=max_fee)
+                    fee = int(outcome.event("BlobCertified").fields["fee"])
+                    kept_until, kept_tier = until, tier
+            except (NotEnoughReceipts, ContractError) as error:
+                # The committee may have changed meanwhile, more than once: then the new one gets what it lacks.
+                is_refused = isinstance(error, NotEnoughReceipts) or error.name == "WrongEpoch"
+                if not is_refused or not tries_left or self.get_epoch() == committee.epoch:
+                    raise
+            else:
+                break
         return Stored(
             blob=blob,
             size_bytes=size_bytes,
@@ -182,7 +197,7 @@ class StorageClient:
             expiry=Height(kept_until),
             fee=fee,
             max_fee=max_fee,
-            certificate=certificate,
+            certificate=dispersal.certificate,
             faults=dispersal.faults,
         )
 

@@ -23,6 +23,10 @@ EPOCH_SECONDS = 2.0
 """How long a request for the next epoch is held: the client may have seen a block that we have not."""
 
 
+EPOCHS_AHEAD = 4
+"""Epochs that may have begun since the chain was asked last; a request for a later one is refused at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainView:
     """What the chain said last."""
@@ -118,7 +122,8 @@ class ChainWatch:
         """Tell whether an epoch may have begun since the chain was asked last."""
         if self.view is None:
             return True
-        return epoch == 1 + max((committee.epoch for committee in self.view.committees), default=0)
+        newest = max((committee.epoch for committee in self.view.committees), default=0)
+        return newest < epoch <= newest + EPOCHS_AHEAD
 
     def _fetch(self) -> ChainView:
         # The committees come first: a view never claims a height at which its committees were not yet known.

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from contracts.bindings.errors import ContractError
 from contracts.bindings.types import Blob, BlobState, StorageNode, StorageNodeState
 from da.blocking import BlobClient
 from da.core.certificate import decode_certificate, verify_certificate
@@ -256,6 +257,44 @@ def test_put_and_get_pay_once(shared_fleet: Any, four: list[Any], client: BlobCl
     assert storage.stat(stored.blob).size_bytes == len(DATA)
     empty = storage.put(b"", tier=Tier.HOT, blocks=500, sender=chain)
     assert storage.get(empty.blob).data == b""
+
+
+class MovingChain(ChainDouble):
+    """Its committee changes twice while the first certificate is on its way."""
+
+    def __init__(self, fleet: Any, nodes: list[Any]) -> None:
+        super().__init__(fleet, make_committee(fleet, nodes))
+        self._nodes = nodes
+        self.num_refused = 0
+
+    def send(self, contract: str, function: str, encoded: bytes, *, value: int) -> Any:
+        if not self.num_refused:
+            got = self._committee.epoch
+            for _ in range(2):
+                self._nodes = [*self._nodes[1:], self._nodes[0]]
+                self._committee = make_committee(self._fleet, self._nodes)
+            self.num_refused += 1
+            raise ContractError("WrongEpoch", {"expected": self._committee.epoch, "got": got}, "WrongEpoch")
+        return super().send(contract, function, encoded, value=value)
+
+
+def test_a_put_follows_a_committee_that_changes_meanwhile(
+    shared_fleet: Any, four: list[Any], client: BlobClient
+) -> None:
+    """All seats have other nodes: the same bytes go to them, one lease is paid, and one change alone is no matter."""
+    chain: Any = MovingChain(shared_fleet, list(four))
+    storage = StorageClient(chain, client)
+    stored = storage.put(DATA, tier=Tier.HOT, blocks=500, sender=chain)
+    assert (chain.num_refused, len(chain.payments)) == (1, 1)
+    assert stored.certificate.terms.epoch == chain.epoch()
+    assert storage.get(stored.blob).data == DATA
+    previous = chain._committee
+    make_committee(shared_fleet, list(four))
+    certificate = disperse(client, previous, expiry=9_000)
+    verify_certificate(certificate, previous, genesis_hash=GENESIS_HASH, height=Height(chain.height()))
+    make_committee(shared_fleet, list(four))
+    with pytest.raises(NotEnoughReceipts, match="NotMySeat: epoch"):
+        disperse(client, previous, expiry=9_500)
 
 
 def test_get_says_what_the_chain_knows(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
