@@ -19,6 +19,7 @@ from chain.abci import abci_pb2 as pb
 from chain.abci.evm_work import EvmWork
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.server import Handler
+from chain.abci.signatures_ahead import SignaturesAhead, find_certificate, read_epoch
 from chain.abci.state_sync import StateSync
 from chain.abci.verdicts import VerdictCache
 from chain.core import accounts
@@ -30,6 +31,7 @@ from chain.core.contracts.staking.validators import (
     process_genesis_validators,
     record_evidence,
 )
+from chain.core.contracts.storage.epochs import get_committee
 from chain.core.errors import (
     CODE_EXECUTION_FAILED,
     CODESPACE,
@@ -135,6 +137,7 @@ class ChainApplication:
         self._queue = TransactionQueue()
         self._verdicts = VerdictCache()
         self._evm_work = EvmWork()
+        self._signatures = SignaturesAhead()
         self._finalized: _Finalized | None = None
         if store.committed.is_empty:
             store.wipe()  # what a restore that was cut short has left
@@ -218,6 +221,8 @@ class ChainApplication:
             committed = self._store.committed
             nonce, balance = check_arrival(committed.state, verdict, parameters, self._contracts)
             self._queue.admit(verdict, nonce, balance, committed.height)
+            if verdict.to in self._contracts:
+                self._look_ahead(verdict, parameters)
         except InvalidTransaction as error:
             return _refuse_transaction(error)
         return pb.ResponseCheckTx(gas_wanted=verdict.gas_limit, data=verdict.hash)
@@ -489,6 +494,14 @@ class ChainApplication:
         except EvmGasLimitTooHigh as error:
             return error.got, error.got
         return reserved, self._evm_work.guess(transaction.to, reserved) if reserved else 0
+
+    def _look_ahead(self, transaction: Transaction, parameters: ChainParameters) -> None:
+        """Have a certificate checked while its transaction waits."""
+        certificate = find_certificate(transaction.data, parameters.genesis_hash)
+        if certificate is not None:
+            committee = get_committee(self._store.committed.state, read_epoch(certificate))
+            if committee is not None:
+                self._signatures.submit(certificate, committee)
 
     def _read_account(self, address: Address) -> tuple[Nonce, Amount]:
         return accounts.get_account(self._store.committed.state, address)

@@ -26,6 +26,7 @@ So one path serves the signatures of all seats.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -41,6 +42,13 @@ SIGNATURE_BYTES = 64
 
 MAX_BATCH_BLOBS = 4096
 """Blobs of one batch: paths stay below 13 hashes."""
+
+_REMEMBERED_KEYS = 256
+"""Parsed public keys: four committees of 64."""
+
+_REMEMBERED_SIGNATURES = 16_384
+"""Verdicts on (key, signature, message), 8 MB at most: the chain checks them when a transaction comes and needs them
+when its block does, and all blobs of a batch share theirs."""
 
 ADDRESS_BYTES = 20
 """A chain address."""
@@ -102,15 +110,21 @@ def is_key_proof_valid(key: bytes, proof: bytes, *, genesis_hash: bytes, operato
     return is_signature_valid(key, proof, key_proof_message(genesis_hash, operator_address))
 
 
+@lru_cache(maxsize=_REMEMBERED_SIGNATURES)
 def is_signature_valid(key: bytes, signature: bytes, message: bytes) -> bool:
     """Tell whether ``signature`` is ``key``'s ed25519 signature of ``message``; total on any bytes."""
     if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+        _load_key(key).verify(signature, message)
     except (InvalidSignature, ValueError):
         return False
     return True
+
+
+@lru_cache(maxsize=_REMEMBERED_KEYS)
+def _load_key(key: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(key)
 
 
 def is_receipt_valid(receipt: Receipt, terms: ReceiptTerms, *, key: bytes) -> bool:

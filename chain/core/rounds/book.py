@@ -129,17 +129,24 @@ class RunBook:
     def get_participants(self, t: int) -> tuple[Address, ...]:
         """Return V(t)."""
         if t not in self._participants:
-            value = self.turn.state.get(_key(b"t/V", self.run.run, t))
-            assert value is not None, "an opened round has participants"
+            joined = self._get_joined_participants(t)
             self._participants[t] = tuple(
-                Address(value[start : start + _ADDRESS_BYTES]) for start in range(0, len(value), _ADDRESS_BYTES)
+                Address(joined[start : start + _ADDRESS_BYTES]) for start in range(0, len(joined), _ADDRESS_BYTES)
             )
         return self._participants[t]
 
+    def _get_joined_participants(self, t: int) -> bytes:
+        value = self.turn.state.get(_key(b"t/V", self.run.run, t))
+        assert value is not None, "an opened round has participants"
+        return value
+
     def get_position(self, t: int, worker: Address) -> int | None:
         """Return a worker's index in V(t), None where it is not in V."""
-        participants = self.get_participants(t)
-        return participants.index(worker) if worker in participants else None
+        joined = self._get_joined_participants(t)
+        start = joined.find(worker)
+        while start >= 0 and start % _ADDRESS_BYTES:  # across two addresses
+            start = joined.find(worker, start + 1)
+        return start // _ADDRESS_BYTES if start >= 0 else None
 
     # -- the archive
 

@@ -8,6 +8,8 @@ Invariant: a committee has 1 to 64 seats and never changes, but for the addresse
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from chain.core.contracts.storage.bonds import note_seats
 from chain.core.contracts.storage.keys import (
     STORAGE,
@@ -18,11 +20,14 @@ from chain.core.contracts.storage.keys import (
 )
 from chain.core.contracts.storage.nodes import Node, NodeState, get_node, get_nodes
 from chain.core.record_codec import pack, unpack
-from chain.core.state import Overlay
+from chain.core.state import Base, Overlay
 from chain.core.turn import Turn
 from chain.core.types import Address
 from da.core.scheme import MAX_SEATS
 from da.core.types import Committee, Epoch, Seat, ShardIndex
+
+_REMEMBERED_COMMITTEES = 4
+"""Decoded: certificates name the current one and the one before."""
 
 
 def process_epoch_block_end(turn: Turn) -> None:
@@ -68,11 +73,14 @@ def get_operator(state: Overlay, epoch: int, seat: int) -> Address | None:
     return Address(seats[seat][0]) if seat < len(seats) else None
 
 
-def get_committee(state: Overlay, epoch: int) -> Committee | None:
+def get_committee(state: Base, epoch: int) -> Committee | None:
     """Return an epoch's committee for checking certificates (without addresses), None where unknown."""
     value = state.get(committee_key(epoch))
-    if value is None:
-        return None
+    return None if value is None else _decode_committee(epoch, value)
+
+
+@lru_cache(maxsize=_REMEMBERED_COMMITTEES)
+def _decode_committee(epoch: int, value: bytes) -> Committee:
     return Committee(
         epoch=Epoch(epoch),
         seats=tuple(Seat(index=ShardIndex(index), key=key, url="") for index, (_, key) in enumerate(unpack(value))),

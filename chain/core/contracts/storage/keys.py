@@ -12,6 +12,7 @@ Numbers in keys are big-endian.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from chain.core.abi.storage import STORAGE_ADDRESS
 from chain.core.contracts.params import ContractParams, TierParams
@@ -172,6 +173,11 @@ def get_node_terms(state: Overlay) -> NodeTerms:
 
 def get_tiers(state: Overlay) -> tuple[TierParams, ...]:
     """Return the tiers by ascending id."""
+    return _decode_tiers(_get_params(state))
+
+
+@lru_cache(maxsize=4)
+def _decode_tiers(params: bytes) -> tuple[TierParams, ...]:
     return tuple(
         TierParams(
             id=id_,
@@ -181,7 +187,7 @@ def get_tiers(state: Overlay) -> tuple[TierParams, ...]:
             min_blocks=min_blocks,
             max_blocks=max_blocks,
         )
-        for id_, name, price, min_bytes, min_blocks, max_blocks in unpack(_get_params(state))[1]
+        for id_, name, price, min_bytes, min_blocks, max_blocks in unpack(params)[1]
     )
 
 
