@@ -13,6 +13,7 @@ Invariant: whatever moment the process dies, the file holds exactly the blocks u
 | transactions | transaction hash | msgpack of [height, index, sender, raw] |
 | archive | state key | last value of a record that left the state under an accumulator |
 | hashes | height u64 | hash of one of the last 256 blocks, also of those whose records were pruned |
+| undo | height u64 | msgpack of [state key, its value before the block or nil], of the last HISTORY_BLOCKS blocks |
 
 Records of old blocks may be pruned, and a node restored from a snapshot never had them: ``first_height`` is the
 lowest block that is whole here.
@@ -43,8 +44,22 @@ from chain.core.transactions import restore_transaction
 from chain.core.types import Address, Hash, Height
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
 
-DATABASES = (b"meta", b"state", b"blocks", b"block_heights", b"receipts", b"transactions", b"archive", b"hashes")
+DATABASES = (
+    b"meta",
+    b"state",
+    b"blocks",
+    b"block_heights",
+    b"receipts",
+    b"transactions",
+    b"archive",
+    b"hashes",
+    b"undo",
+)
 """Named databases."""
+
+HISTORY_BLOCKS = 128
+"""Blocks back of which the state can still be read, as go-ethereum keeps: half a minute of a devnet's.  It costs one
+read a changed key in Commit, some 1 % of a full block."""
 
 PRUNED_BLOCKS_A_COMMIT = 4
 """Old blocks whose records go in one commit: more than come, so a backlog goes too."""
@@ -158,6 +173,16 @@ class Snapshot:
         """The state, and behind it the records that left it: for views of this node only, never for a block."""
         return _ArchiveState(self._transaction, self._databases[b"state"], self._databases[b"archive"])
 
+    def past_state(self, height: int) -> tuple[Base, Base] | None:
+        """Return the state after a block before the newest, alone and with the archive; None where it is gone."""
+        changed: dict[bytes, bytes | None] = {}
+        for each in range(self.height, height, -1):
+            record = self._get(b"undo", _encode_height(each))
+            if record is None:
+                return None
+            changed.update(msgpack.unpackb(record))
+        return PastState(self.state, changed), PastState(self.state_and_archive, changed)
+
     def iterate_entries(self) -> Iterator[Entry]:
         """Yield what a snapshot of this block holds (chain.core.snapshots)."""
         for key, value in iterate_all(self.state):
@@ -203,12 +228,17 @@ class Snapshot:
 
     def block_hash(self, height: Height | int) -> Hash:
         """Return the hash of one of the last 256 blocks."""
+        found = self.find_block_hash(height)
+        assert found is not None, f"the hash of block {height} was not kept"
+        return found
+
+    def find_block_hash(self, height: Height | int) -> Hash | None:
+        """Return the hash of a block, None where this node has forgotten it."""
         value = self._get(b"hashes", _encode_height(height))
         if value is not None:
             return Hash(value)
-        block = self.block(height)  # written by earlier software
-        assert block is not None, f"the hash of block {height} was not kept"
-        return block.hash
+        block = self.block(height)
+        return None if block is None else block.hash
 
     def height_of_block_hash(self, block_hash: bytes) -> Height | None:
         """Return the height of a block by its hash."""
@@ -408,7 +438,12 @@ class Store:
 
     def _write(self, transaction: lmdb.Transaction, candidate: Candidate) -> None:
         state = self._databases[b"state"]
+        undo: list[tuple[bytes, bytes | None]] = []
         for key, value in candidate.changes:
+            old = transaction.get(key, db=state)
+            if old == value:
+                continue
+            undo.append((key, None if old is None else bytes(old)))
             if value is None:
                 if key[:3] in ARCHIVED_PREFIXES:
                     self._archive(transaction, key)
@@ -416,6 +451,10 @@ class Store:
             else:
                 transaction.put(key, value, db=state)
         height = _encode_height(candidate.height)
+        if candidate.height:
+            transaction.put(height, msgpack.packb(undo), db=self._databases[b"undo"])
+        if candidate.height >= HISTORY_BLOCKS:
+            transaction.delete(_encode_height(candidate.height - HISTORY_BLOCKS), db=self._databases[b"undo"])
         transaction.put(height, encode_block(candidate.block), db=self._databases[b"blocks"])
         transaction.put(candidate.block.hash, height, db=self._databases[b"block_heights"])
         transaction.put(height, candidate.block.hash, db=self._databases[b"hashes"])
@@ -467,6 +506,27 @@ class _SnapshotState:
                 if key >= stop:
                     return
                 yield key, bytes(value)
+
+
+class PastState:
+    """A state as it was before what has changed since."""
+
+    __slots__ = ("_base", "_changed")
+
+    def __init__(self, base: Base, changed: dict[bytes, bytes | None]) -> None:
+        """Stand on ``base``, with the old values of ``changed``."""
+        self._base = base
+        self._changed = changed
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, None where there was none."""
+        return self._changed[key] if key in self._changed else self._base.get(key)
+
+    def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, ascending."""
+        found: dict[bytes, bytes | None] = dict(self._base.iterate(start, stop))
+        found.update((key, value) for key, value in self._changed.items() if start <= key < stop)
+        return iter([(key, value) for key in sorted(found) if (value := found[key]) is not None])
 
 
 class _ArchiveState(_SnapshotState):

@@ -1,7 +1,7 @@
-"""Methods that read the newest state, or run a call on a throwaway overlay over it.
+"""Methods that read a state, or run a call on a throwaway overlay over it.
 
-Only the newest block's state is kept, so a block parameter may name that block by tag, number or hash and no
-other.  A call's gas is capped; nothing it does is kept.
+A block parameter may name one of the last blocks by tag, number or hash (``chain.rpc.state_views``).  A call's gas is
+capped; nothing it does is kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from chain.core.executor import CallResult, Watch, simulate_call
 from chain.core.hashing import keccak256
 from chain.core.records import AccessList
 from chain.core.types import Address, Amount
-from chain.rpc.faults import CallFailed, CallRefused, CallTooLong, InvalidParams, Reverted, StateGone
+from chain.rpc.faults import CallFailed, CallRefused, CallTooLong, InvalidParams, Reverted
 from chain.rpc.heads import CallKey
 from chain.rpc.session import Method, Session
+from chain.rpc.state_views import StateView, open_view
 from chain.rpc.tips import suggest_tip
-from chain.rpc.values import Params, hex_data, is_newest_tag, parse_data, parse_height, parse_quantity, quantity
+from chain.rpc.values import Params, hex_data, is_newest_tag, parse_data, parse_quantity, quantity
 from chain.rpc.views import view_access_list
 
 MAX_CALL_GAS = 50_000_000
@@ -99,24 +100,21 @@ def get_balance(session: Session, params: Params) -> str:
     """eth_getBalance."""
     params.at_most(2)
     address = params.address(0, "address")
-    require_newest(session, params, 1)
-    return quantity(accounts.get_balance(session.snapshot.state, address))
+    return quantity(accounts.get_balance(open_view(session, params, 1).state, address))
 
 
 def get_transaction_count(session: Session, params: Params) -> str:
-    """eth_getTransactionCount of the newest block; ``pending`` is answered by the queue instead."""
+    """eth_getTransactionCount of a block; ``pending`` is answered by the queue instead."""
     params.at_most(2)
     address = params.address(0, "address")
-    require_newest(session, params, 1)
-    return quantity(accounts.get_nonce(session.snapshot.state, address))
+    return quantity(accounts.get_nonce(open_view(session, params, 1).state, address))
 
 
 def get_code(session: Session, params: Params) -> str:
     """eth_getCode; a system contract has the one byte 0xfe (INVALID)."""
     params.at_most(2)
     address = params.address(0, "address")
-    require_newest(session, params, 1)
-    return hex_data(read_code(session.snapshot.state, address))
+    return hex_data(read_code(open_view(session, params, 1).state, address))
 
 
 def get_storage_at(session: Session, params: Params) -> str:
@@ -124,8 +122,7 @@ def get_storage_at(session: Session, params: Params) -> str:
     params.at_most(3)
     address = params.address(0, "address")
     slot = params.number(1, "slot")
-    require_newest(session, params, 2)
-    return hex_data(get_slot(session.snapshot.state, address, slot).to_bytes(32, "big"))
+    return hex_data(get_slot(open_view(session, params, 2).state, address, slot).to_bytes(32, "big"))
 
 
 def call(session: Session, params: Params) -> str:
@@ -137,8 +134,8 @@ def call(session: Session, params: Params) -> str:
     if known is not None:
         return known
     request = parse_call(params.raw(0, "transaction"))
-    require_newest(session, params, 1)
-    shown = hex_data(_checked(_simulate(session, request, make_watch(EVM_SECONDS)), request).output)
+    view = open_view(session, params, 1)
+    shown = hex_data(_checked(_simulate(session, view, request, make_watch(EVM_SECONDS)), request).output)
     if key is not None and request.to in session.contracts:
         session.head.keep(key, shown)
     return shown
@@ -148,12 +145,12 @@ def estimate_gas(session: Session, params: Params) -> str:
     """eth_estimateGas: a limit with which the transaction succeeds in the next block."""
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
-    require_newest(session, params, 1)
-    request = _cap_gas(session, request)
+    view = open_view(session, params, 1)
+    request = _cap_gas(session, view, request)
     try:
         estimate, result = compute_estimate(
-            session.snapshot.state,
-            session.snapshot.environment(is_pending=True),
+            view.state,
+            session.snapshot.environment(is_pending=True) if view.is_newest else view.evm_environment(),
             sender=request.sender,
             to=request.to,
             value=request.value,
@@ -173,16 +170,16 @@ def create_access_list(session: Session, params: Params) -> dict[str, Any]:
     """eth_createAccessList: what a call touches in the EVM, and what it would use with that list."""
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
-    require_newest(session, params, 1)
+    view = open_view(session, params, 1)
     watch = make_watch(EVM_SECONDS)
     for _ in range(MAX_ACCESS_LIST_RUNS):
-        result = _simulate(session, request, watch, is_traced=True)
+        result = _simulate(session, view, request, watch, is_traced=True)
         touched = merge_access_lists(request.access_list, result.access_list)
         if touched == request.access_list:
             break
         request = replace(request, access_list=touched)
-    view: dict[str, Any] = {"accessList": view_access_list(touched), "gasUsed": quantity(result.gas_used)}
-    return view if result.status else {**view, "error": result.error}
+    shown: dict[str, Any] = {"accessList": view_access_list(touched), "gasUsed": quantity(result.gas_used)}
+    return shown if result.status else {**shown, "error": result.error}
 
 
 def merge_access_lists(first: AccessList, second: AccessList) -> AccessList:
@@ -191,24 +188,6 @@ def merge_access_lists(first: AccessList, second: AccessList) -> AccessList:
     for address, words in (*first, *second):
         slots.setdefault(address, set()).update(words)
     return tuple((address, tuple(sorted(slots[address]))) for address in sorted(slots))
-
-
-def require_newest(session: Session, params: Params, index: int) -> None:
-    """Refuse a block parameter that names another block than the newest."""
-    newest = session.snapshot.height
-    value = params.raw(index, "block", "latest")
-    if isinstance(value, dict):  # EIP-1898
-        if "blockHash" in value:
-            block_hash = parse_data(value["blockHash"], "blockHash", 32)
-            height = session.snapshot.height_of_block_hash(block_hash)
-            if height is None:
-                raise InvalidParams(f"unknown block 0x{block_hash.hex()}")
-        else:
-            height = parse_height(value.get("blockNumber"), newest)  # type: ignore[assignment]
-    else:
-        height = parse_height(value, newest)  # type: ignore[assignment]
-    if height != newest:
-        raise StateGone(int(height or 0), newest)
 
 
 def parse_call(value: Any) -> CallRequest:
@@ -263,13 +242,15 @@ def _make_key(params: Params) -> CallKey | None:
     return key if all(text is None or isinstance(text, str) for text in key) else None
 
 
-def _simulate(session: Session, request: CallRequest, watch: Watch, *, is_traced: bool = False) -> CallResult:
+def _simulate(
+    session: Session, view: StateView, request: CallRequest, watch: Watch, *, is_traced: bool = False
+) -> CallResult:
     is_native = request.to in session.contracts
-    request = request if is_native else _cap_gas(session, request)
+    request = request if is_native else _cap_gas(session, view, request)
     try:
         return simulate_call(
-            session.snapshot.state_and_archive,
-            session.head.environment if is_native else session.snapshot.environment(),
+            view.deep_state,
+            view.environment if is_native else view.evm_environment(),
             sender=request.sender,
             to=request.to,
             value=request.value,
@@ -284,10 +265,10 @@ def _simulate(session: Session, request: CallRequest, watch: Watch, *, is_traced
         raise CallRefused(str(e)) from e
 
 
-def _cap_gas(session: Session, request: CallRequest) -> CallRequest:
+def _cap_gas(session: Session, view: StateView, request: CallRequest) -> CallRequest:
     """Lower the gas of a call that runs in the EVM to what a transaction can have."""
-    evm_limit = session.snapshot.genesis_info().evm_gas_limit + _intrinsic_gas(request)
-    if request.gas_limit > evm_limit and needs_evm(session.snapshot.state, request.to, session.contracts):
+    evm_limit = view.environment.parameters.evm_gas_limit + _intrinsic_gas(request)
+    if request.gas_limit > evm_limit and needs_evm(view.state, request.to, session.contracts):
         return replace(request, gas_limit=evm_limit)
     return request
 

@@ -187,6 +187,7 @@ def test_map_grows_under_a_reader_of_another_process(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_killed_reader_does_not_make_the_file_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_READER_CHECK_COMMITS", 5)
+    monkeypatch.setattr(module, "HISTORY_BLOCKS", 4)
     store = Store(tmp_path / "app")
     store.commit(make_candidate(0, [(b"x/0", b"start")]))
     holding = CODE_READ.replace("print(snapshot.height", "sys.stdin.readline(); print(snapshot.height")

@@ -16,6 +16,7 @@ from eth_utils.address import to_checksum_address
 
 from chain.core import rlp
 from chain.core.hashing import keccak256
+from chain.store import HISTORY_BLOCKS
 from contracts.bindings.errors import RpcError
 from contracts.bindings.types import RunParams, RunState
 from da.core.receipt import key_proof_message
@@ -133,11 +134,11 @@ def test_every_tag_names_the_newest_block_and_earliest_the_first(solo: Any) -> N
     assert call(solo.url, "eth_getBlockByNumber", "earliest", False)["result"]["number"] == "0x0"
 
 
-def test_state_of_an_older_block_is_a_clear_error(solo: Any) -> None:
-    solo.chain.mine()
+def test_state_of_a_block_that_is_too_old_or_to_come_is_a_clear_error(solo: Any) -> None:
+    solo.chain.mine(HISTORY_BLOCKS + 1)
     error = error_of(solo.url, "eth_getBalance", NOBODY, "0x0")
     assert error["code"] == -32000
-    assert "state of block 0 is not kept" in error["message"]
+    assert "state of block 0 is not kept any more" in error["message"]
     assert "not there yet" in error_of(solo.url, "eth_getBalance", NOBODY, hex(10**6))["message"]
     newest = call(solo.url, "eth_getBlockByNumber", "latest", False)["result"]
     assert call(solo.url, "eth_getBalance", NOBODY, newest["number"])["result"] == "0x0"
