@@ -16,6 +16,7 @@ from typing import Any
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.encoding import Event, decode_error, decode_log, decode_output, encode_call, topic_of
 from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, RpcError, WrongChain
+from contracts.bindings.lineage import Lineage
 from contracts.bindings.readers import StakingReader, StorageReader, TrainingReader
 from contracts.bindings.transport import Endpoint, Transport
 
@@ -40,6 +41,7 @@ class ChainClient:
         self._chain_id: int | None = None
         self._genesis_hash: bytes | None = None
         self._checked: set[str] = set()
+        self._lineage = Lineage()
         self._compared_at = time.monotonic()
         self.training = TrainingReader(self.read)
         self.storage = StorageReader(self.read)
@@ -155,7 +157,7 @@ class ChainClient:
         for _ in self._transport.endpoints:
             answer, endpoint = self._transport.post(bodies if len(bodies) > 1 else bodies[0])
             answers: list[Mapping[str, Any]] = answer if isinstance(answer, list) else [answer]
-            reason = _find_unavailable(answers)
+            reason = _find_unavailable(answers) or self._find_other_history(endpoint)
             if reason is None:
                 break
             self._transport.set_aside(endpoint)
@@ -167,6 +169,17 @@ class ChainClient:
             _result(answers[0])
             raise RpcError(-32603, f"batch of {len(bodies)} got {len(answers)} answers")
         return sorted(answers, key=lambda item: int(item["id"] or 0)), endpoint
+
+    def _find_other_history(self, endpoint: Endpoint) -> str | None:
+        """Say in what a URL contradicts the others; with a single URL there is nobody to contradict."""
+        if len(self._transport.endpoints) == 1:
+            return None
+        return self._lineage.find_fault(
+            endpoint.url,
+            lambda method, params: self._transport.post_to(
+                endpoint, {"jsonrpc": "2.0", "id": 0, "method": method, "params": list(params)}
+            ),
+        )
 
     def _check_chain(self, endpoint: Endpoint) -> None:
         if endpoint.url in self._checked or len(self._transport.endpoints) == 1:

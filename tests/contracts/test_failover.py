@@ -19,8 +19,8 @@ from contracts.bindings.errors import ChainUnreachable, RpcError, WrongChain
 class Stub:
     """A node that answers what it is told to."""
 
-    def __init__(self, *, height: int = 100, chain_id: int = 7) -> None:
-        self.height, self.chain_id = height, chain_id
+    def __init__(self, *, height: int = 100, chain_id: int = 7, history: int = 0) -> None:
+        self.height, self.chain_id, self.history = height, chain_id, history
         self.status = 200
         self.text: bytes | None = None
         self.num_requests = 0
@@ -55,6 +55,10 @@ class Stub:
         if isinstance(body, list):
             return [self.answer(each) for each in body]
         results = {"eth_blockNumber": hex(self.height), "eth_chainId": hex(self.chain_id), "eth_getBalance": "0x5"}
+        if body["method"] == "eth_getBlockByNumber" and self.history:
+            height = self.height if body["params"][0] == "latest" else int(body["params"][0], 16)
+            block = {"number": hex(height), "hash": f"0x{self.history:032x}{height:032x}"}
+            return {"jsonrpc": "2.0", "id": body["id"], "result": block if height <= self.height else None}
         if body["method"] in results:
             return {"jsonrpc": "2.0", "id": body["id"], "result": results[body["method"]]}
         return {"jsonrpc": "2.0", "id": body["id"], "error": {"code": -32601, "message": "no such method"}}
@@ -178,3 +182,52 @@ def test_threads_share_one_client(stub: Callable[..., Stub]) -> None:
 def test_invalid_urls(urls: list[str]) -> None:
     with pytest.raises(ValueError, match="chain URL"):
         ChainClient(urls)
+
+
+def test_of_two_histories_the_first_is_followed_whatever_happens(stub: Callable[..., Stub]) -> None:
+    """The other one has our chain id and more blocks; with our node away there is no answer rather than its answer."""
+    ours, other = stub(height=100, history=1), stub(height=200, history=2)
+    client = ChainClient([ours.url, other.url])
+    assert client.height() == 100
+    ours.status = 500
+    with pytest.raises(ChainUnreachable, match=r"has another block 100, .*0002.* than .*0001"):
+        client.balance("0x" + "00" * 20)
+    ours.status = 200
+    end = time.monotonic() + 10
+    while True:
+        assert time.monotonic() < end, "our node is not asked again"
+        try:
+            assert client.height() == 100
+            break
+        except ChainUnreachable:
+            time.sleep(0.05)
+    client.close()
+
+
+def test_who_has_our_history_takes_over(stub: Callable[..., Stub]) -> None:
+    first, second = stub(height=100, history=1), stub(height=101, history=1)
+    client = ChainClient([first.url, second.url])
+    assert client.height() == 100
+    first.status = 500
+    assert client.height() == 101
+    assert client.balance("0x" + "00" * 20) == 5
+    client.close()
+
+
+def test_who_is_behind_what_we_have_seen_is_not_asked(stub: Callable[..., Stub]) -> None:
+    ahead, behind = stub(height=100, history=1), stub(height=99, history=1)
+    client = ChainClient([ahead.url, behind.url])
+    assert client.height() == 100
+    ahead.status = 500
+    with pytest.raises(ChainUnreachable, match="is behind block 100"):
+        client.balance("0x" + "00" * 20)
+    behind.height = 100
+    end = time.monotonic() + 10
+    while True:
+        assert time.monotonic() < end, "it has caught up and is not asked"
+        try:
+            assert client.balance("0x" + "00" * 20) == 5
+            break
+        except ChainUnreachable:
+            time.sleep(0.05)
+    client.close()
