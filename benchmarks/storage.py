@@ -25,7 +25,8 @@ from da.core.types import BlobId, Committee, ShardIndex, Tier
 from da.counting import Traffic
 from da.links import SeatLinks
 from storage.archiving import Chain, read_archive, write_archive
-from storage.node.engine import ShardOffer, StoreEngine
+from storage.node.engine import StoreEngine
+from storage.node.upload import ShardOffer
 from storage.node.pacing import Pacer
 from storage.node.rebuilding import Rebuild, rebuild_shard
 

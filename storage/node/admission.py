@@ -42,10 +42,10 @@ from storage.core.errors import (
     WrongEpoch,
 )
 from storage.core.tiers import get_served_policy
-from storage.node.engine import ShardOffer
 from storage.node.metrics import Metrics
 from storage.node.status import NodeState
 from storage.node.trace import Trace
+from storage.node.upload import ShardOffer
 from storage.node.watch import ChainView, check_seat
 
 log = logging.getLogger(__name__)

@@ -28,8 +28,9 @@ from storage.core.errors import BadlyEncoded, MalformedRequest, RootMismatch, St
 from storage.core.pace import MIN_BYTES_PER_SECOND, Pace
 from storage.node.admission import Admission
 from storage.node.body import FileReader, ShardReader
-from storage.node.engine import ShardOffer, StoreEngine, Upload
+from storage.node.engine import StoreEngine
 from storage.node.metrics import Metrics
+from storage.node.upload import ShardOffer, Upload
 from storage.node.watch import ChainView
 
 log = logging.getLogger(__name__)

@@ -21,9 +21,10 @@ from da.kernel import get_kernel
 from da.links import SeatLinks
 from da.shard_io import ShardStream
 from storage.core.errors import RebuildFailed
-from storage.node.engine import ShardOffer, StoreEngine
+from storage.node.engine import StoreEngine
 from storage.node.pacing import Pacer
 from storage.node.threads import run_in
+from storage.node.upload import ShardOffer
 
 BLOCK_BYTES = 1 << 20
 """Read of each source at once: a rebuild holds k + 1 of these."""

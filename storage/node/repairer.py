@@ -30,10 +30,10 @@ from storage.core.errors import (
     StoreRefusal,
 )
 from storage.core.repair import BlobFacts, MissingShard, plan_missing, plan_repairs, should_rebuild
-from storage.node.engine import ShardOffer
 from storage.node.inventory import INVENTORY_PATH, PAGE_BLOBS, decode_inventory
 from storage.node.pacing import Pacer
 from storage.node.rebuilding import rebuild_shard
+from storage.node.upload import ShardOffer
 from storage.node.watch import ChainView, get_my_seats
 from storage.node.workplace import Workplace
 

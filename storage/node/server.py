@@ -49,13 +49,14 @@ from storage.core.pace import Pace
 from storage.core.ranges import parse_range
 from storage.node.admission import Admission
 from storage.node.bulk import BulkServer
-from storage.node.engine import ShardOffer, StoreEngine
+from storage.node.engine import StoreEngine
 from storage.node.keeping_api import KeepingApi
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
 from storage.node.status import NodeState
 from storage.node.threads import run_in
 from storage.node.trace import Trace
+from storage.node.upload import ShardOffer
 
 log = logging.getLogger(__name__)
 

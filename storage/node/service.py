@@ -27,7 +27,7 @@ from storage.node.chain_port import ChainPort, ChallengePort, KeepingPort
 from storage.node.collector import Collector
 from storage.node.config import NodeConfig
 from storage.node.daemon_thread import DaemonThread
-from storage.node.engine import Fault, StoreEngine, no_fault
+from storage.node.engine import StoreEngine
 from storage.node.homes import bind_home, lock_home
 from storage.node.keys import ReceiptKey
 from storage.node.reconcile import Reconciliation, reconcile
@@ -38,6 +38,7 @@ from storage.node.server import SOCKET_BYTES, Server
 from storage.node.shelf import Shelf
 from storage.node.status import Keepers, NodeState
 from storage.node.trace import MemoryTrace, Trace
+from storage.node.upload import Fault, no_fault
 from storage.node.watch import ChainWatch
 from storage.node.workplace import Workplace
 

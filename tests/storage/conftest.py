@@ -27,12 +27,13 @@ from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Ti
 from storage.core.errors import ChainUnreachable
 from storage.core.repair import BlobFacts
 from storage.node.collector import Collector
-from storage.node.engine import ShardOffer, StoreEngine
+from storage.node.engine import StoreEngine
 from storage.node.keys import ReceiptKey
 from storage.node.reconcile import reconcile
 from storage.node.server import Server
 from storage.node.status import NodeState
 from storage.node.trace import MemoryTrace
+from storage.node.upload import ShardOffer
 from storage.node.watch import ChainWatch
 
 GENESIS_HASH = bytes(range(32))

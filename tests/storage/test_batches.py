@@ -21,9 +21,9 @@ from da.protocol import BatchRequest, encode_batch_path
 from storage.core.errors import QuotaExceeded, RootMismatch
 from storage.core.expiry import Sweep
 from storage.node import server, small
-from storage.node.engine import ShardOffer
 from storage.node.reconcile import reconcile
 from storage.node.small import SmallShard
+from storage.node.upload import ShardOffer
 
 GENESIS_HASH = bytes(range(32))
 BLOBS = [random.Random(index).randbytes(100 + 97 * index % 4000) for index in range(30)]

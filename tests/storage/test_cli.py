@@ -18,8 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.bindings.types import Blob, BlobState
-from da.client import RetrieveReport
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
+from da.retrieval import RetrieveReport
 from da.sealing import load_secret, seal
 from storage import cli, cli_session, node_cli
 from storage.amounts import format_wei

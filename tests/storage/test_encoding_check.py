@@ -14,7 +14,7 @@ from da.core.folds import compute_fold
 from da.core.types import Epoch, Height, ShardIndex, Tier
 from da.folding import make_seed
 from storage.core.errors import BadlyEncoded
-from storage.node.engine import ShardOffer
+from storage.node.upload import ShardOffer
 
 DATA = random.Random(5).randbytes(40_000)
 
