@@ -25,7 +25,8 @@ help:
 	@echo "make test-fast   only the tests that start no processes"
 	@echo "make test-gpu    the CPU's roots bit for bit on CUDA; skips, naming what is missing, where there is none"
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
-	@echo "make bench-training  quality, bytes and speed of training schemes side by side; FULL=1 for all of them"
+	@echo "make bench-training  quality, bytes and speed of training schemes side by side, over shaped links, and"
+	@echo "                 beside torchft; FULL=1 for all of them"
 	@echo "make bench-da    only data availability: coding, dispersal and reading over four real nodes"
 	@echo "make setup       only what the others need: .venv, packages, CometBFT"
 	@echo "make format      format the code and mend what ruff can mend"
@@ -61,6 +62,8 @@ bench: setup
 
 bench-training: setup
 	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.training
+	-@$(VENV_PYTHON) -m benchmarks.training_links
+	-@$(VENV_PYTHON) -m benchmarks.training_peer
 
 bench-da: setup
 	@$(VENV_PYTHON) -m benchmarks.da
