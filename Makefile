@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-gpu format bench bench-da bench-training clean distclean
+.PHONY: help setup demo test test-fast test-gpu format bench bench-chain bench-da bench-training clean distclean
 
 # The first Python 3.11 or newer; `make PYTHON=/path/to/python` overrides.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -27,6 +27,8 @@ help:
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
 	@echo "make bench-training  quality, bytes and speed of training schemes side by side, over shaped links, and"
 	@echo "                 beside torchft; FULL=1 for all of them"
+	@echo "make bench-chain the chain beside CometBFT's kvstore: throughput, finality, reads, memory; FULL=1 repeats"
+	@echo "                 and watches memory over a million transactions"
 	@echo "make bench-da    only data availability: coding, dispersal and reading over four real nodes"
 	@echo "make setup       only what the others need: .venv, packages, CometBFT"
 	@echo "make format      format the code and mend what ruff can mend"
@@ -64,6 +66,9 @@ bench-training: setup
 	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.training
 	-@$(VENV_PYTHON) -m benchmarks.training_links
 	-@$(VENV_PYTHON) -m benchmarks.training_peer
+
+bench-chain: setup
+	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.chain
 
 bench-da: setup
 	@$(VENV_PYTHON) -m benchmarks.da
