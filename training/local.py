@@ -35,7 +35,7 @@ from training.core.schedule import compute_global_step, learning_rate
 from training.core.settle import Settlement
 from training.data.corpus import Corpus, check_size
 from training.evaluation import evaluate_state, gather_samples
-from training.inner import InnerLoop
+from training.inner import InnerLoop, Precision
 from training.worker_file import compute_body_digest, encode_tensors, read_worker_file, write_worker_file
 
 MICRO = 1_000_000
@@ -86,6 +86,7 @@ class LocalWorker:
         corpus: Corpus,
         agreed_root: bytes | None = None,
         inner: InnerLoop | None = None,
+        precision: Precision = Precision.FP32,
     ) -> None:
         """Start fresh at ``version`` of the agreed state: nothing in flight, no error feedback.
 
@@ -100,7 +101,7 @@ class LocalWorker:
         self._version = version
         self._member = member
         self._corpus = corpus
-        self._inner = InnerLoop(recipe, torch.device(device)) if inner is None else inner
+        self._inner = InnerLoop(recipe, torch.device(device), precision=precision) if inner is None else inner
         self._residual = {name: torch.zeros(theta.shape, dtype=torch.int64) for name, theta in canonical.theta.items()}
         self._in_flight: dict[int, InFlight] = {}
         self._warm: dict[str, torch.Tensor] = {}
@@ -273,14 +274,21 @@ class LocalWorker:
 
     @classmethod
     def load(
-        cls, path: Path, recipe: Recipe, member: bytes, device: str | torch.device = "cpu", *, corpus: Corpus
+        cls,
+        path: Path,
+        recipe: Recipe,
+        member: bytes,
+        device: str | torch.device = "cpu",
+        *,
+        corpus: Corpus,
+        precision: Precision = Precision.FP32,
     ) -> LocalWorker:
         """Restore what ``save`` wrote, bit for bit; the previous one where the newest is damaged (with a warning).
 
         Raises `WorkerStateMissingError`, `WorkerStateDamagedError` or `WorkerStateForeignError`.
         """
         canonical, version, tensors, about = cls.read_saved(path, recipe, member)
-        worker = cls(recipe, canonical, version, member, device, corpus=corpus)
+        worker = cls(recipe, canonical, version, member, device, corpus=corpus, precision=precision)
         worker._restore(tensors, about)
         return worker
 

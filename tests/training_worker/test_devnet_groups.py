@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import time
 from collections.abc import Iterator
 
 import psutil
@@ -45,6 +44,8 @@ local_steps = 16
 num_rounds = 400
 [outer]
 """
+
+EXIT_SECONDS = 60.0
 
 SHAPES = {"single": (), "pipeline": ("--stages", "2"), "sharded": ("--shards", "2")}
 
@@ -99,7 +100,7 @@ def test_all_shapes_agree_on_every_root(net: Devnet) -> None:
             if {each.member for each in reader.updates(1, t) if each.fate is UpdateFate.ACCEPTED} == addresses
         ]
 
-    net.wait_for(lambda: len(get_common()) >= 3, "three rounds with an update of each", 150)
+    net.wait_for(lambda: len(get_common()) >= 3, "three rounds with an update of each", 240)
     for t in range(net.info().num_settled):
         assert reader.round(1, t).state is RoundState.FINAL
         votes = {vote.member: vote.root for vote in reader.votes(1, t)}
@@ -121,13 +122,14 @@ def test_a_killed_stage_ends_its_worker_and_a_shard_told_to_stop_ends_it_in_orde
     assert (len(stages), len(shards)) == (2, 2)
     ports = get_ports(stages + shards)
     assert all(host == "127.0.0.1" for host, _ in ports), "nobody outside this host can reach a group"
-    began = time.monotonic()
     stages[1].send_signal(signal.SIGKILL)
     shards[1].send_signal(signal.SIGTERM)
-    assert pipeline.process is not None
-    assert sharded.process is not None
-    assert pipeline.process.wait(STOP_SECONDS) == 3, pipeline.log
-    assert sharded.process.wait(max(0.1, began + STOP_SECONDS - time.monotonic())) == 0, sharded.log
+    net.wait_for(lambda: "error: " in pipeline.log and "run 1: stopped" in sharded.log, "both end", STOP_SECONDS)
+    assert not any(map(is_running, stages + shards))
+    # What is left is the interpreter's own exit: a second of computing, however long that takes on a busy machine.
+    for worker, code in ((pipeline, 3), (sharded, 0)):
+        assert worker.process is not None
+        assert worker.process.wait(EXIT_SECONDS) == code, worker.log
     said = " ".join(pipeline.log.split())
     assert f"error: stage 1 (pid {stages[1].pid}) ended with exit code -9" in said
     assert "next:" in said

@@ -51,6 +51,7 @@ def plan_processes(group: GroupConfig, device: str | torch.device) -> list[Proce
             num_processes=group.num_processes,
             device=each,
             num_threads=group.num_threads,
+            precision=group.precision,
             rendezvous=Path(),
             timeout_seconds=group.timeout_seconds,
         )

@@ -24,6 +24,7 @@ import torch
 from torch import distributed
 
 from training.core.errors import NonFiniteUpdateError
+from training.inner import Precision
 
 LOG = logging.getLogger("trainer")
 
@@ -40,6 +41,8 @@ class ProcessConfig:
     """Of this process, with its number: cpu, cuda:3."""
     num_threads: int
     """CPU threads of torch, 0 for its own choice."""
+    precision: Precision
+    """Of products in the model."""
     rendezvous: Path
     """File by which the processes find one another; no port is agreed for it."""
     timeout_seconds: float
@@ -63,6 +66,7 @@ def run_process(
     device = torch.device(config.device)
     is_cuda = device.type == "cuda"
     if is_cuda:
+        torch.cuda.init()  # before the mesh, which otherwise chooses a device by rank
         torch.cuda.set_device(device)  # before NCCL and any stream: both belong to the current device
     else:
         _listen_on_this_host_only()

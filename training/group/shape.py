@@ -12,6 +12,7 @@ import torch
 from training.core.errors import DeviceCountError, RecipeValueError, ShardCountError
 from training.core.recipe import Recipe
 from training.group.cutting import plan_stages
+from training.inner import Precision
 
 TIMEOUT_SECONDS = 600.0
 """For one order to all processes: an inner step of a large model, or the compression of a fragment."""
@@ -31,6 +32,8 @@ class GroupConfig:
     """1f1b or gpipe: the same numbers, other memory."""
     num_threads: int = 0
     """CPU threads of each process, 0 for torch's choice."""
+    precision: Precision = Precision.FP32
+    """Of products in the model."""
     timeout_seconds: float = TIMEOUT_SECONDS
     """Longest a process may take for one order."""
 

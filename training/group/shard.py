@@ -76,7 +76,7 @@ class ShardLoop(InnerLoop):
         device = torch.device(process.device)
         self._mesh = init_device_mesh(device.type, (process.num_processes,))
         module = create_sharded(config.recipe, self._mesh, device)
-        super().__init__(config.recipe, device, module)
+        super().__init__(config.recipe, device, module, process.precision)
         self._parameters: dict[str, DTensor] = {}
         for name, parameter in module.named_parameters():
             assert isinstance(parameter, DTensor), name
@@ -101,7 +101,8 @@ class ShardLoop(InnerLoop):
     def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
         """Do one step on this shard's part of the batch; all shards return the same."""
         self.model.zero_grad(set_to_none=True)
-        loss = compute_loss(self.model, samples_BT.to(self.device))
+        with self.autocast():
+            loss = compute_loss(self.model, samples_BT.to(self.device))
         loss.backward()  # type: ignore[no-untyped-call]
         names = sorted(self._parameters)
         shared = torch.zeros(len(names) + 1, dtype=torch.float64, device=self.device)

@@ -48,7 +48,7 @@ class StageLoop(InnerLoop):
         """Build the stage's layers and the schedule; the process group must be up."""
         recipe, num_stages = config.recipe, process.num_processes
         self._stage = GptStage(recipe.model, process.index, num_stages)
-        super().__init__(recipe, torch.device(process.device), self._stage)
+        super().__init__(recipe, torch.device(process.device), self._stage, process.precision)
         self.weights = self._stage.own_weights()
         self._num_micro_batches = config.num_micro_batches
         self._last = num_stages - 1
@@ -63,12 +63,13 @@ class StageLoop(InnerLoop):
         self._lend_tied_weight()
         samples_BT = samples_BT.to(self.device)
         losses: list[torch.Tensor] = []
-        if self._stage.is_first:
-            self._schedule.step(samples_BT[:, :-1].contiguous(), return_outputs=False)
-        elif self._stage.is_last:
-            self._schedule.step(target=samples_BT[:, 1:].contiguous(), losses=losses, return_outputs=False)
-        else:
-            self._schedule.step(return_outputs=False)
+        with self.autocast():  # of forward passes; a backward pass keeps the types that its forward had
+            if self._stage.is_first:
+                self._schedule.step(samples_BT[:, :-1].contiguous(), return_outputs=False)
+            elif self._stage.is_last:
+                self._schedule.step(target=samples_BT[:, 1:].contiguous(), losses=losses, return_outputs=False)
+            else:
+                self._schedule.step(return_outputs=False)
         self._return_tied_gradient()
         names = sorted(self.weights)
         gradients = take_mean(self, names, self._num_micro_batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from training.evaluation import evaluate_state
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, check_shape, plan_devices
 from training.group.sharded import ShardedWorker
+from training.inner import Precision
 from training.local import LocalWorker
 from training.memory import check_devices, describe_needs, plan_needs, read_free_bytes
 from training.worker.errors import Fatal, StateUnavailable, WorkerStateDamaged
@@ -44,6 +46,7 @@ class EngineRules:
         data_file: Path | None,
         tokenizer_file: Path | None = None,
         group: GroupConfig | None = None,
+        precision: str = "fp32",
         on_end: Callable[[], None] | None = None,
     ) -> None:
         """Parse the recipe, see that the model fits the device, and read the text.
@@ -55,7 +58,8 @@ class EngineRules:
         self._digest = compute_recipe_digest(recipe_text)
         self._member = member
         self._device = choose_device(device)
-        self._group = group
+        self._precision = choose_precision(precision, self._device)
+        self._group = None if group is None else replace(group, precision=self._precision)
         self._on_end = on_end
         self._engine: PipelineWorker | ShardedWorker | None = None
         shape = GroupConfig() if group is None else group
@@ -125,7 +129,15 @@ class EngineRules:
     def create_engine(self, state: Any, version: int) -> LocalWorker:
         """Return a worker that starts fresh from an agreed state."""
         if self._group is None:
-            return LocalWorker(self.recipe, state, version, self._member, self._device, corpus=self._corpus)
+            return LocalWorker(
+                self.recipe,
+                state,
+                version,
+                self._member,
+                self._device,
+                corpus=self._corpus,
+                precision=self._precision,
+            )
         self.close()
         self._engine = self._kind(self._group)(
             self.recipe,
@@ -143,7 +155,14 @@ class EngineRules:
         """Return a worker as saved, by a group of any shape or by one process."""
         try:
             if self._group is None:
-                return LocalWorker.load(path, self.recipe, self._member, self._device, corpus=self._corpus)
+                return LocalWorker.load(
+                    path,
+                    self.recipe,
+                    self._member,
+                    self._device,
+                    corpus=self._corpus,
+                    precision=self._precision,
+                )
             self.close()
             self._engine = self._kind(self._group).load(
                 path,
@@ -180,6 +199,16 @@ class EngineRules:
     @staticmethod
     def _kind(group: GroupConfig) -> type[PipelineWorker] | type[ShardedWorker]:
         return ShardedWorker if group.num_shards > 1 else PipelineWorker
+
+
+def choose_precision(wanted: str, device: str) -> Precision:
+    """Return the precision to use: ``auto`` is bf16 on a GPU that has it, else fp32."""
+    if wanted == "auto":
+        is_fast = torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return Precision.BF16 if is_fast else Precision.FP32
+    if wanted not in list(Precision):
+        raise Fatal(f"no precision {wanted!r}", next_step="use fp32, bf16 or auto")
+    return Precision(wanted)
 
 
 def choose_device(wanted: str) -> str:

@@ -93,6 +93,8 @@ class JoinConfig:
     """Processes that the layers are spread over."""
     num_shards: int = 1
     """Processes that every weight is spread over (FSDP)."""
+    precision: str = "auto"
+    """fp32, bf16, or auto: bf16 on a GPU that has it."""
     num_micro_batches: int = 0
     """Of a step with stages; 0: chosen."""
     metrics_port: int | None = None
@@ -273,6 +275,7 @@ def _create_rules(
         data_file=config.data_file,
         tokenizer_file=config.tokenizer_file,
         group=group,
+        precision=config.precision,
         on_end=stop.set,
     )
 
