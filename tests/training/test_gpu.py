@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
 from training.core.canonical import create_genesis
+from training.core.errors import DeviceCountError
 from training.core.recipe import CodecKind
 from training.core.settle import settle
 from training.data.corpus import Corpus
 from training.group.pipeline import PipelineWorker
-from training.group.shape import GroupConfig
+from training.group.shape import GroupConfig, plan_devices
+from training.group.sharded import ShardedWorker
+from training.inner import Precision
 from training.local import LocalWorker
+from training.memory import read_free_bytes
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)
 
@@ -54,17 +61,68 @@ def test_state_saved_on_cuda_loads_on_the_cpu(make_recipe, corpus: Corpus, tmp_p
     assert LocalWorker.load(tmp_path / "state", recipe, MEMBERS[0], "cpu", corpus=corpus).digest() == worker.digest()
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices; fewer are visible here")
-def test_pipeline_over_two_devices(make_recipe, corpus: Corpus) -> None:  # type: ignore[no-untyped-def]
-    from dataclasses import replace
+def test_integer_products_are_exact_and_the_inner_loop_has_no_tf32(make_recipe, corpus: Corpus) -> None:  # type: ignore[no-untyped-def]
+    """What is agreed is summed on the CPU; and nobody has switched on a mode that would lose bits of an inner fp32."""
+    assert not torch.backends.cuda.matmul.allow_tf32
+    recipe = make_recipe(CodecKind.LOW_RANK_2BIT)
+    worker = LocalWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], "cuda", corpus=corpus)
+    assert {theta.device.type for theta in worker.canonical.theta.values()} == {"cpu"}
+    assert worker.train(0, 2).steps == 2
 
-    base = make_recipe(CodecKind.LOW_RANK_2BIT)
-    recipe = replace(base, model=replace(base.model, num_layers=2))
-    group = GroupConfig(num_stages=2, timeout_seconds=60.0)
-    worker = PipelineWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], "cuda", corpus=corpus, group=group)
-    try:
-        assert worker.train(0, 4).steps == 4
+
+def test_bf16_counts_as_fp32_does(make_recipe, corpus: Corpus) -> None:  # type: ignore[no-untyped-def]
+    recipe = make_recipe(CodecKind.LOW_RANK_2BIT)
+    losses = []
+    for precision in Precision:
+        worker = LocalWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], "cuda", corpus=corpus, precision=precision)
+        losses.append(worker.train(0, 8).loss_micro)
         payload = worker.send(0, rank=4)
-        assert settle(recipe, create_genesis(recipe), 0, [payload], rank=4, local_steps=4).refused == 0
+        assert settle(recipe, create_genesis(recipe), 0, [payload], rank=4, local_steps=8).refused == 0
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_memory_of_the_device_is_read() -> None:
+    free_bytes = read_free_bytes("cuda:0")
+    assert 0 < free_bytes <= torch.cuda.get_device_properties(0).total_memory
+    with pytest.raises(DeviceCountError):
+        plan_devices("cuda", torch.cuda.device_count() + 1, torch.cuda.device_count())
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("shape", ["stages", "shards"])
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices; fewer are visible here")
+def test_a_group_over_two_devices_agrees_with_a_cpu_worker(
+    make_recipe,  # type: ignore[no-untyped-def]
+    corpus: Corpus,
+    tmp_path: Path,
+    shape: str,
+    precision: Precision,
+) -> None:
+    """Stages or shards over NCCL beside a CPU worker: the loss within tolerance, the roots bit for bit."""
+    base = make_recipe(CodecKind.LOW_RANK_2BIT, fragments=2)
+    recipe = replace(base, model=replace(base.model, num_layers=2), inner=replace(base.inner, batch_size=4))
+    group = GroupConfig(**{f"num_{shape}": 2}, timeout_seconds=120.0, precision=precision)  # type: ignore[arg-type]
+    state = create_genesis(recipe)
+    kind = PipelineWorker if shape == "stages" else ShardedWorker
+    worker = kind(recipe, state, 0, MEMBERS[0], "cuda", corpus=corpus, group=group)
+    other = LocalWorker(recipe, state, 0, MEMBERS[1], "cpu", corpus=corpus)
+    alone = LocalWorker(recipe, state, 0, MEMBERS[0], "cpu", corpus=corpus)
+    try:
+        assert worker.digest() == alone.digest()
+        expected = alone.train(0, 4, participants=MEMBERS).loss_micro
+        for t in range(4):
+            loss = worker.train(t, 4, participants=MEMBERS).loss_micro
+            assert t or loss == pytest.approx(expected, rel=0.02)
+            other.train(t, 4, participants=MEMBERS)
+            payloads = [each.send(t, rank=4) for each in (worker, other)]
+            settled = settle(recipe, state, t, payloads, rank=4, local_steps=8)
+            assert settled.refused == 0
+            state = settled.state
+            for each in (worker, other):
+                each.apply(settled, t, True)
+        assert worker.canonical.root() == other.canonical.root() == state.root()
+        worker.save(tmp_path / "state")
+        loaded = LocalWorker.load(tmp_path / "state", recipe, MEMBERS[0], "cpu", corpus=corpus)
+        assert loaded.digest() == worker.digest()
     finally:
         worker.close()

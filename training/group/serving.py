@@ -66,7 +66,7 @@ def run_process(
     device = torch.device(config.device)
     is_cuda = device.type == "cuda"
     if is_cuda:
-        torch.cuda.init()  # before the mesh, which otherwise chooses a device by rank
+        torch.cuda.init()  # type: ignore[no-untyped-call]  # before the mesh, which otherwise chooses a device by rank
         torch.cuda.set_device(device)  # before NCCL and any stream: both belong to the current device
     else:
         _listen_on_this_host_only()
