@@ -36,8 +36,7 @@ class Spectrum:
 def measure_spectrum(owed_MN: torch.Tensor, factor_NR: torch.Tensor, fraction_bits: int) -> Spectrum:
     """Return the spectrum of an update (int64 grid units) from delta^T P, as low rank leaves it for its warm start.
 
-    Where P is orthonormal the eigenvalues of the R x R Gram matrix are the squared singular values of the projection;
-    of components found in two groups, each orthonormal in itself, they are near enough for a proposal.
+    P is orthonormal, so the eigenvalues of the R x R Gram matrix are the squared singular values of the projection.
     """
     peak = float(owed_MN.abs().max())
     gram_RR = factor_NR.double().T @ factor_NR.double()

@@ -115,6 +115,16 @@ class TwoBitCodes:
         )
 
 
+def round_to_int4(values: torch.Tensor) -> torch.Tensor:
+    """Return the code nearest to each value, as floats."""
+    return values.round().clamp(-INT4_LIMIT, INT4_LIMIT)
+
+
+def round_to_2bit(values: torch.Tensor) -> torch.Tensor:
+    """Return the odd level nearest to each value, as floats."""
+    return (2 * torch.floor(values / 2) + 1).clamp(LEVELS_2BIT[0], LEVELS_2BIT[-1])
+
+
 def _choose_best(columns_KR: torch.Tensor, choices: list[torch.Tensor]) -> torch.Tensor:
     """Return for each column the codes that leave least when fitted by one scale; the first where none gains."""
     best, best_gain_R = choices[0], torch.zeros_like(columns_KR[0])

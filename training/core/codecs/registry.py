@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from training.core.codecs.code_family import CodeFamily, Int4Codes, TwoBitCodes
+from training.core.codecs.code_family import CodeFamily, Int4Codes, TwoBitCodes, round_to_2bit, round_to_int4
 from training.core.codecs.dense import Dense, Exact, count_dense_bytes
 from training.core.codecs.low_rank import LowRank, count_low_rank_bytes
 from training.core.codecs.protocol import Slot, SlotKind, TensorCodec
@@ -17,8 +17,7 @@ _FAMILIES: dict[SlotKind, CodeFamily] = {
     SlotKind.LOW_RANK_2BIT: TwoBitCodes(),
 }
 
-_NUM_STAGES = {SlotKind.LOW_RANK_INT4: 1, SlotKind.LOW_RANK_2BIT: 2}
-"""Groups in which components are found: what two bits get wrong, the second group mends (SPEC, *Measurements*)."""
+_NEAREST = {SlotKind.LOW_RANK_INT4: round_to_int4, SlotKind.LOW_RANK_2BIT: round_to_2bit}
 
 _CODECS: dict[SlotKind, TensorCodec] = {
     SlotKind.INT32: Exact(),
@@ -26,7 +25,7 @@ _CODECS: dict[SlotKind, TensorCodec] = {
     SlotKind.INT4: Dense(is_int4=True),
     SlotKind.SPARSE_2BIT: Sparse(),
     SlotKind.VECTOR: Vector(),
-    **{kind: LowRank(family, _NUM_STAGES[kind]) for kind, family in _FAMILIES.items()},
+    **{kind: LowRank(family, _NEAREST[kind]) for kind, family in _FAMILIES.items()},
 }
 
 _KIND_OF = {
