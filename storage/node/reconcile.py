@@ -136,18 +136,24 @@ def _reconcile_small(
 
 
 def _remove_surplus(engine: StoreEngine, found: Reconciliation) -> None:
-    """Remove the copy that a shard's terms do not name, where the other one is there, as long as it should be."""
+    """Remove the copy that a shard's terms do not name, where the other one is there, as long as it should be.
+
+    The terms decide: a process may have died between them and the index.
+    """
     disk = engine.disk
     try:
         for blob, shard in list(disk.shelf.iterate_keys()):
-            record = _read_record(engine, blob, shard)
             path = disk.get_body_path(blob, shard)
-            if record is None or not path.exists():
+            if not path.exists():
                 continue
-            if record.tier is not Tier.COLD and path.stat().st_size == record.shard_bytes:
+            try:
+                terms = disk.load_terms(blob, shard)
+            except (FileNotFoundError, MalformedRecord):
+                continue
+            if terms.tier is not Tier.COLD and path.stat().st_size == terms.shard_bytes:
                 disk.drop_from_shelf(blob, shard)
                 found.surplus_removed += 1
-            elif record.tier is Tier.COLD and disk.shelf.get_bytes(blob, shard) == record.shard_bytes:
+            elif terms.tier is Tier.COLD and disk.shelf.get_bytes(blob, shard) == terms.shard_bytes:
                 disk.drop_file(blob, shard)
                 found.surplus_removed += 1
     except (ShelfUnavailable, DiskFull) as error:
