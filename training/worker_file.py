@@ -6,30 +6,61 @@ file before stays as ``<name>.previous``, so at any moment at least one of the t
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import safetensors.torch
 import torch
 
-from da.core.hashing import HASH_BYTES, Tag, compute_hash
+from da.core.hashing import HASH_BYTES, Tag, compute_stream_hash
 from training.core.errors import WorkerStateDamagedError, WorkerStateMissingError
 
 _MAGIC = b"APWS0001"
 _HEADER_BYTES = len(_MAGIC) + 8 + HASH_BYTES
 
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""As safetensors names them."""
 
-def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Return the body: the same tensors give the same bytes."""
-    contiguous = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
-    return bytes(safetensors.torch.save(contiguous))
+
+def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+    """Return the body in pieces, tensor by tensor, without a copy: the same tensors give the same bytes.
+
+    Wide elements come first, so that every tensor lies at a multiple of its element's size.
+    """
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    names = sorted(ready, key=lambda name: (-ready[name].element_size(), name))
+    header: dict[str, dict[str, object]] = {}
+    at = 0
+    for name in names:
+        tensor = ready[name]
+        end = at + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        if ready[name].numel():
+            yield ready[name].reshape(-1).view(torch.uint8).numpy().data
 
 
-def compute_body_digest(body: bytes) -> bytes:
+def compute_body_digest(pieces: Iterable[bytes | memoryview]) -> bytes:
     """Return the hash of the whole worker state."""
-    return compute_hash(Tag.WORKER_STATE, body)
+    return compute_stream_hash(Tag.WORKER_STATE, pieces)
 
 
 def write_worker_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -37,14 +68,16 @@ def write_worker_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
     Raises `OSError` as the system gives it (disk full, permissions); the last good file is then untouched.
     """
-    body = encode_tensors(tensors)
-    header = _MAGIC + len(body).to_bytes(8, "big") + compute_body_digest(body)
+    pieces = list(encode_tensors(tensors))
+    num_bytes = sum(len(piece) for piece in pieces)
+    header = _MAGIC + num_bytes.to_bytes(8, "big") + compute_body_digest(pieces)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     try:
         with fresh.open("wb") as file:
             file.write(header)
-            file.write(body)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
@@ -95,7 +128,7 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     body = data[_HEADER_BYTES:]
     if len(body) != length:
         raise WorkerStateDamagedError(str(path), f"body of {len(body)} bytes, expected {length}")
-    expected, got = data[len(_MAGIC) + 8 : _HEADER_BYTES], compute_body_digest(body)
+    expected, got = data[len(_MAGIC) + 8 : _HEADER_BYTES], compute_body_digest((body,))
     if got != expected:
         raise WorkerStateDamagedError(str(path), f"digest {got.hex()}, expected {expected.hex()}")
     return safetensors.torch.load(body)
