@@ -29,7 +29,7 @@ help:
 	@echo "                 beside torchft; FULL=1 for all of them"
 	@echo "make bench-chain the chain beside CometBFT's kvstore: throughput, finality, reads, memory; FULL=1 repeats"
 	@echo "                 and watches memory over a million transactions"
-	@echo "make bench-da    only data availability: coding, dispersal and reading over four real nodes"
+	@echo "make bench-da    only data availability: coding, dispersal, reading and repair over four real nodes; FULL=1: a 10 GB object"
 	@echo "make setup       only what the others need: .venv, packages, CometBFT"
 	@echo "make format      format the code and mend what ruff can mend"
 	@echo "make clean       remove caches, the devnet's home and outputs; keep .venv and CometBFT"
@@ -71,7 +71,7 @@ bench-chain: setup
 	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.chain
 
 bench-da: setup
-	@$(VENV_PYTHON) -m benchmarks.da
+	@$(VENV_PYTHON) -m benchmarks.da $(if $(filter-out 0 no false,$(FULL)),--full)
 
 clean:
 	@if [ -x $(BIN)/localnet ]; then for home in .cache/devnet .cache/demo/devnet; do \

@@ -232,6 +232,8 @@ async def _run_cut(threads: Executor, sock: socket.socket, work: Callable[[], No
         with suppress(OSError):  # the other side was faster
             sock.shutdown(socket.SHUT_RDWR)
         await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # what was cut has no say
         raise
 
 
