@@ -35,6 +35,7 @@ from chain.core.errors import (
 from chain.core.evm.execution import needs_evm, run_evm
 from chain.core.evm.gas import MAX_INITCODE_BYTES, WORK_RULES, compute_required_gas
 from chain.core.evm.gas import compute_intrinsic_gas as compute_intrinsic_gas
+from chain.core.evm.tracing import Tracer
 from chain.core.genesis import ChainParameters, get_supply, set_supply
 from chain.core.native import BlockContext, CallContext, Meter, OutOfGas, Revert
 from chain.core.records import AccessList, Log, Receipt, Transaction
@@ -173,10 +174,11 @@ def process_transaction(
     gas_used_before: int = 0,
     log_index: int = 0,
     evm_meter: Meter | None = None,
+    tracer: Tracer | None = None,
 ) -> Receipt:
     """Execute one transaction; raises InvalidTransaction and changes nothing when it can't be.
 
-    ``evm_meter`` is the block's, a fresh one by default.
+    ``evm_meter`` is the block's, a fresh one by default; ``tracer`` is never given in a block.
     """
     # CHECKS
     parameters = environment.parameters
@@ -219,6 +221,7 @@ def process_transaction(
             gas_price=price,
             access_list=transaction.access_list,
             is_evm=evm_gas is not None,
+            tracer=tracer,
         )
         gas_used = result.gas_used
         evm_meter.used += result.evm_work
@@ -314,6 +317,7 @@ def _run(
     is_evm: bool,
     is_traced: bool = False,
     watch: Watch | None = None,
+    tracer: Tracer | None = None,
 ) -> CallResult:
     """Run in the EVM, in a system contract, or just move the value."""
     if to is None or is_evm:
@@ -331,6 +335,7 @@ def _run(
             access_list=access_list,
             is_traced=is_traced,
             watch=watch,
+            tracer=tracer,
         )
     if to in contracts:
         meter = Meter(limit=gas_limit, used=compute_intrinsic_gas(data, access_list=access_list))

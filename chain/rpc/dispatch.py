@@ -43,6 +43,7 @@ from chain.rpc.metrics import Metrics
 from chain.rpc.proofs import get_proof
 from chain.rpc.session import Method, Session
 from chain.rpc.state_methods import STATE_METHODS
+from chain.rpc.traces import TRACE_METHODS
 from chain.rpc.upstream import Upstream
 from chain.rpc.values import Params, hex_data, parse_data, quantity
 from chain.store import Reader, Snapshot, StoreError
@@ -64,11 +65,14 @@ NUM_EVM_THREADS = 2
 """That run users' code, each call for a bounded time."""
 MAX_WAITING_EVM = 32
 """Bodies with calls of users' code at once: what waits longer than its client does is of no use."""
-EVM_METHODS = ("eth_call", "eth_estimateGas", "eth_createAccessList", "archipelago_archivedRound")
+EVM_METHODS = (
+    *("eth_call", "eth_estimateGas", "eth_createAccessList"),
+    *("archipelago_archivedRound", "debug_traceTransaction"),
+)
 """May run users' code, or hash for a while."""
 _INTERNAL_ERROR = -32603
 
-READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS, **ARCHIVE_METHODS}
+READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS, **ARCHIVE_METHODS, **TRACE_METHODS}
 """By name: run in a worker thread on a snapshot."""
 
 

@@ -17,6 +17,7 @@ RpcFault
 |-- CallRefused         -32000  a call that could never be a transaction
 |-- CallFailed          -32000  out of gas
 |-- TransactionRefused  -32000  CheckTx said no
+|-- TraceRefused        -32000  a transaction that can't be shown step by step
 |-- UpstreamDown        -32000  CometBFT does not answer
 `-- Reverted            3       with the ABI-encoded custom error as data
 """
@@ -199,6 +200,10 @@ class CallTooLong(RpcFault):
 
 class TransactionRefused(RpcFault):
     """CheckTx did not take the transaction."""
+
+
+class TraceRefused(RpcFault):
+    """A transaction that can't be shown step by step."""
 
 
 class UpstreamDown(RpcFault):

@@ -41,7 +41,18 @@ class Anvil:
     """One anvil, mining each transaction as it comes."""
 
     def __init__(self, program: Path) -> None:
-        command = [program, "--port", "0", "--hardfork", "prague", "--chain-id", str(CHAIN_ID), "--accounts", "1"]
+        command = [
+            program,
+            "--port",
+            "0",
+            "--hardfork",
+            "prague",
+            "--chain-id",
+            str(CHAIN_ID),
+            "--accounts",
+            "1",
+            "--steps-tracing",
+        ]
         command += ["--base-fee", str(GWEI), "--gas-limit", "30000000"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []

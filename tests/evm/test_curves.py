@@ -196,12 +196,10 @@ def test_invalid_bytes_fail_and_nothing_else(number: int, size: int, seed: bytes
 def test_point_evaluation() -> None:
     """The polynomial through 77 i at the i-th of 4,096 places, committed to and proven by c-kzg 2.1.8."""
     commitment = bytes.fromhex(
-        "b154743ba9ef185fb1bcf606c7be1f1138c3e6cec36d49b5"
-        "38299b8c5db88198c20991f349b1774f3c99cd353b147cba"
+        "b154743ba9ef185fb1bcf606c7be1f1138c3e6cec36d49b538299b8c5db88198c20991f349b1774f3c99cd353b147cba"
     )
     proof = bytes.fromhex(
-        "a68f174295698130cd764a715fa9a0d8184acc962abccaef"
-        "64bbba9789b60858951970bab5bdd3dd1effa07c827baeb4"
+        "a68f174295698130cd764a715fa9a0d8184acc962abccaef64bbba9789b60858951970bab5bdd3dd1effa07c827baeb4"
     )
     value = bytes.fromhex("11732e1d09bd0741b62e89f2ab11c7f8b87c94996c9ac419328f2d463b421754")
     versioned = b"\x01" + hashlib.sha256(commitment).digest()[1:]

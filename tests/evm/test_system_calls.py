@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from eth_abi import decode, encode
 from evm_pair import Chain, bytecode, calldata
 
 from chain.core.contracts.registry import CODECS
+from chain.core.executor import simulate_call
 from chain.core.genesis import get_supply
 from chain.core.types import Address
+from chain.system import CONTRACTS
 
 STAKING = Address(bytes(18) + b"\x10\x02")
-REFUSED_KZG = Address(bytes(19) + b"\x0a")
+BN254_ADD = bytes(19) + b"\x06"
 
 
 @pytest.fixture
@@ -127,11 +130,20 @@ def test_a_native_call_costs_in_the_evm_what_its_table_says(chain: Chain, user: 
     assert abs(with_bond - without - alone) < 5_000
 
 
-def test_a_refused_precompile_says_so_and_keeps_the_gas(chain: Chain) -> None:
-    result = chain.call(REFUSED_KZG, bytes(192), gas=500_000)
-    assert (result.status, result.is_revert) == (0, True)
-    assert "switched off" in result.error
-    assert result.gas_used < 30_000
+def test_precompiles_of_curves_say_under_older_rules_that_they_are_not_there(chain: Chain) -> None:
+    for rules, is_there in ((2, False), (3, True)):
+        result = simulate_call(
+            chain.state,
+            replace(chain.environment(), rules=rules),
+            sender=chain.sender,
+            to=Address(BN254_ADD),
+            data=bytes(128),
+            gas_limit=500_000,
+            contracts=CONTRACTS,
+        )
+        assert (result.status, result.is_revert) == (int(is_there), not is_there)
+        assert is_there or "from rules 3 on" in result.error
+        assert result.gas_used < 30_000
 
 
 def test_revert_reasons_are_readable(chain: Chain, solidity: dict[str, Any]) -> None:

@@ -222,7 +222,7 @@ def test_a_view_is_answered_anew_at_each_block_and_for_each_caller(solo: Any) ->
     assert (
         ask(solo.url, "eth_call", {**view, "value": "0x1", "from": solo.faucet.address}, "latest")["error"]["code"] == 3
     )
-    assert ask(solo.url, "eth_call", view, "0x0")["error"]["code"] == -32000
+    assert ask(solo.url, "eth_call", view, FAR)["error"]["code"] == -32000
     assert ask(solo.url, "eth_call", {**view, "gas": "0x5208"}, "latest")["error"]["code"] == -32000
 
 

@@ -21,6 +21,7 @@ from chain.core.evm.gas import REFUND_DIVISOR, WORK_RULES, compute_floor_gas, co
 from chain.core.evm.precompiles import PRECOMPILES
 from chain.core.evm.reasons import describe_failure
 from chain.core.evm.state import EvmState
+from chain.core.evm.tracing import TracedComputation, Tracer
 from chain.core.genesis import get_supply, set_supply
 from chain.core.records import AccessList, Log
 from chain.core.state import Base, Overlay
@@ -49,14 +50,15 @@ def run_evm(
     access_list: AccessList = (),
     is_traced: bool = False,
     watch: Watch | None = None,
+    tracer: Tracer | None = None,
 ) -> CallResult:
     """Run a call, or a creation where ``to`` is None; ``nonce`` is the one the transaction carries.
 
-    ``is_traced`` asks for the access list of what was touched; ``watch`` is never given in a block.
+    ``is_traced`` asks for the access list of what was touched; ``watch`` and ``tracer`` are never given in a block.
     """
     intrinsic = compute_intrinsic_gas(data, is_creation=to is None, access_list=access_list)
     target = compute_create_address(sender, nonce) if to is None else to
-    evm = EvmState(state, environment, contracts, watch)
+    evm = EvmState(state, environment, contracts, watch, tracer)
     evm.mark_address_warm(sender)
     evm.mark_address_warm(target)
     for address, slots in access_list:
@@ -119,6 +121,8 @@ def _run(
         create_address=cast(Any, target if is_creation else None),
     )
     kind = EvmComputation if evm.watch is None else WatchedComputation
+    if evm.tracer is not None:
+        kind = TracedComputation
     if not is_creation:
         return cast(EvmComputation, kind.apply_message(evm, message, context))
     if evm.has_code_or_nonce(target):

@@ -20,6 +20,7 @@ from chain.core.evm.code import JumpTargets
 from chain.core.evm.computation import EvmComputation
 from chain.core.evm.precompiles import Precompile, choose_precompiles
 from chain.core.evm.system_calls import call_system_contract
+from chain.core.evm.tracing import Tracer
 from chain.core.hashing import keccak256
 from chain.core.records import AccessList
 from chain.core.state import Overlay
@@ -35,13 +36,19 @@ class EvmState(PragueState):
     computation_class = EvmComputation
 
     def __init__(
-        self, overlay: Overlay, environment: BlockEnvironment, contracts: Contracts, watch: Watch | None = None
+        self,
+        overlay: Overlay,
+        environment: BlockEnvironment,
+        contracts: Contracts,
+        watch: Watch | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """Stand on the overlay; the base class would open a trie database instead."""
         self.overlay = overlay
         self.environment = environment
         self.contracts = contracts
         self.watch = watch
+        self.tracer = tracer
         self.precompiles: dict[bytes, Precompile] = {
             **choose_precompiles(environment.rules),
             **dict.fromkeys(contracts, call_system_contract),
