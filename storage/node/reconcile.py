@@ -150,6 +150,10 @@ def _remove_surplus(engine: StoreEngine, found: Reconciliation) -> None:
                 terms = disk.load_terms(blob, shard)
             except (FileNotFoundError, MalformedRecord):
                 continue
+            record = _read_record(engine, blob, shard)
+            if record is None or record.tier is not terms.tier:
+                engine.index.put(blob, shard, _make_record(terms))
+                found.reindexed += 1
             if terms.tier is not Tier.COLD and path.stat().st_size == terms.shard_bytes:
                 disk.drop_from_shelf(blob, shard)
                 found.surplus_removed += 1
