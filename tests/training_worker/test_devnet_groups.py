@@ -134,7 +134,7 @@ def test_a_killed_stage_ends_its_worker_and_a_shard_told_to_stop_ends_it_in_orde
     assert f"error: stage 1 (pid {stages[1].pid}) ended with exit code -9" in said
     assert "next:" in said
     assert f"shard 1 (pid {shards[1].pid}) was told to stop" in sharded.log
-    net.wait_for(lambda: not any(map(is_running, processes)), "nobody outlives the worker", STOP_SECONDS)
+    net.wait_for(lambda: not any(map(is_running, processes)), "nobody outlives the worker", EXIT_SECONDS)
     for host, port in ports:
         with socket.create_server((host, port)):
             pass
