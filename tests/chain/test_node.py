@@ -171,6 +171,15 @@ def test_children_are_restarted_and_die_with_the_supervisor(make_node: Callable[
         wait_until(lambda: _try_send(node, alice.raw(0)), "the transaction is taken")
     wait_until(lambda: node.find(alice.raw(0)), "executed once")
     wait_until(lambda: _ask_block_number(port), "JSON-RPC answers")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        metrics = answer.read().decode()
+    assert "archipelago_abci_height" in metrics, "the application's are beside JSON-RPC's"
+    assert "archipelago_rpc_calls_total" in metrics
+    lines = (node.home / "logs" / "node.log").read_text().splitlines()
+    assert {line.partition("|")[0].strip() for line in lines} == {"node", "cometbft", "abci", "rpc"}, "one log of all"
+    second = Node(node.home).spawn()
+    _, errors = second.communicate(timeout=60)
+    assert (second.returncode, f"runs (process {node.process.pid})" in errors) == (1, True), errors  # type: ignore[union-attr]
     children = list(node.children().values())
     assert node.process is not None
     node.process.kill()
