@@ -94,7 +94,7 @@ def start(
         bool,
         typer.Option("--challenge/--no-challenge", help="Challenge peers that fail audits, at the price of a bond."),
     ] = True,
-    challenge_after: Annotated[int, typer.Option(help="Failed audits of a leaf in a row before a challenge.")] = 3,
+    challenge_after: Annotated[int, typer.Option(help="Failed audits of a leaf in a row before a challenge.")] = 20,
     challenge_every: Annotated[int, typer.Option(help="At most one challenge in so many blocks.")] = 1_000,
     trace: Annotated[Path | None, typer.Option(help="Append what happens, as JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,

@@ -21,10 +21,10 @@ MAX_SUSPICIONS = 256
 class AccusationPolicy:
     """How sure a node is before it risks a bond, and how often it does."""
 
-    strikes: int = 3
+    strikes: int = 20
     """Failed audits of one leaf in a row."""
-    min_blocks: int = 200
-    """Between the first of them and the last (a minute): a node that is being restarted is no thief."""
+    min_blocks: int = 1_900
+    """Between the first of them and the last (10 minutes): a machine that is being restarted is no thief."""
     every_blocks: int = 1_000
     """At most one challenge in so many blocks (5 minutes)."""
 
