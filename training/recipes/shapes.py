@@ -27,7 +27,7 @@ from training.core.recipe import (
 from training.core.sizing import RANK_SHARE, SHAPES
 
 _DEMO_WIDTH = 96
-_DEMO_RATES = {OptimizerKind.ADAMW: 0.004, OptimizerKind.MUON: 0.0065}
+_DEMO_RATES = {OptimizerKind.ADAMW: 0.004, OptimizerKind.MUON: 0.0064}
 _CODECS = {OptimizerKind.ADAMW: CodecKind.LOW_RANK_2BIT, OptimizerKind.MUON: CodecKind.VECTOR}
 
 
