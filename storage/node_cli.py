@@ -83,6 +83,7 @@ def start(
     keep_free: Annotated[str, typer.Option(help="Bytes that stay free on the filesystem.")] = "64MiB",
     funds_deadline: Annotated[float, typer.Option(help="Seconds to wait for funds to register.")] = 300.0,
     bond: Annotated[str, typer.Option(help="Tokens that the node can lose, sent when it registers.")] = "1",
+    rejoins: Annotated[bool, typer.Option("--rejoin", help="Register again after retiring or being slashed.")] = False,
     cold_bucket: Annotated[
         str, typer.Option(help="Bucket for cold shards, s3://bucket/prefix; keys come from AWS_* variables.")
     ] = "",
@@ -112,6 +113,7 @@ def start(
             capacity_bytes=parse_size(capacity),
             floor_bytes=parse_size(keep_free),
             funds_deadline_seconds=funds_deadline,
+            rejoins=rejoins,
             cold_bucket=cold_bucket or None,
             cold_bucket_options=(("endpoint", cold_endpoint),) if cold_endpoint else (),
             repair_bytes_per_second=max(1, parse_size(repair_rate)),

@@ -54,6 +54,8 @@ class NodeConfig:
     """When peers that fail audits are challenged on the chain; None: never."""
     extra_codes: tuple[tuple[int, int], ...] = ()
     """Codes (k, n) that are taken beside the committees' own."""
+    rejoins: bool = False
+    """Whether a node that was retired, or slashed, registers again."""
     funds_deadline_seconds: float = 300.0
     """How long registration waits for funds."""
 

@@ -50,6 +50,8 @@ class RegistrationState(StrEnum):
     WAITING_FOR_CHAIN = "waiting for chain"
     WAITING_FOR_FUNDS = "waiting for funds"
     REGISTERED = "registered"
+    RETIRING = "retiring"
+    """It takes no new seat: its operator retired it, or it was slashed."""
     FAILED = "failed"
 
 
@@ -65,6 +67,8 @@ class Registration:
     funds_deadline_seconds: float
     """How long an unfunded account is waited for, counted from when the chain first said so."""
     poll_seconds: float
+    rejoins: bool = False
+    """Whether a node that was retired registers again."""
 
 
 def ensure_registered(
@@ -87,7 +91,6 @@ def ensure_registered(
     while not stop.is_set():
         try:
             if _try(port, wanted, funds, report):
-                report(RegistrationState.REGISTERED)
                 return
         except ContractError as error:
             if error.name != "NodeAlreadyRegistered":
@@ -115,20 +118,31 @@ def _try(
     if is_known and node.key != wanted.key.public:
         report(RegistrationState.FAILED)
         raise WrongReceiptKey(address=wanted.address, expected=node.key, got=wanted.key.public)
-    if is_known and node.url == wanted.url and node.capacity_bytes == wanted.capacity_bytes:
+    is_retired = node.state is StorageNodeState.RETIRING
+    if is_retired and not wanted.rejoins:
+        log.warning(
+            "node %s is retired: it serves what it has and takes no new seat; next: start it with --rejoin, or "
+            "run it until storage-node drain says that its bond is free",
+            wanted.address,
+        )
+        report(RegistrationState.RETIRING)
+        return True
+    if is_known and not is_retired and node.url == wanted.url and node.capacity_bytes == wanted.capacity_bytes:
+        report(RegistrationState.REGISTERED)
         return True
     balance, needed = port.get_funds()
     if balance < needed:
         report(RegistrationState.WAITING_FOR_FUNDS)
         funds.check(balance, needed)
         return False
-    if is_known:
+    if is_known and not is_retired:
         port.update(url=wanted.url, capacity_bytes=wanted.capacity_bytes)
         log.info("node updated on the chain: %s, %d bytes", wanted.url, wanted.capacity_bytes)
     else:
         proof = wanted.key.prove(port.get_genesis_hash(), bytes.fromhex(wanted.address[2:]))
         port.register(url=wanted.url, key=wanted.key.public, key_proof=proof, capacity_bytes=wanted.capacity_bytes)
         log.info("node registered: a seat comes with the next committee epoch")
+    report(RegistrationState.REGISTERED)
     return True
 
 

@@ -263,6 +263,7 @@ class _Node:
             key=self._key,
             funds_deadline_seconds=self._config.funds_deadline_seconds,
             poll_seconds=self._config.poll_seconds,
+            rejoins=self._config.rejoins,
         )
 
         def report(state: RegistrationState) -> None:

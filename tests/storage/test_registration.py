@@ -92,6 +92,20 @@ def test_changes_are_followed(change: dict[str, object]) -> None:
     assert port.sent == ["register", "update"]
 
 
+def test_a_retired_node_serves_and_comes_back_when_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A node that was slashed while it was away must not wait for ever without a word."""
+    port = FakePort()
+    run(port)
+    port.node = replace(port.node, state=StorageNodeState.RETIRING)
+    with caplog.at_level(logging.WARNING):
+        assert run(port)[-1] is RegistrationState.RETIRING
+    assert "start it with --rejoin" in caplog.text
+    assert port.sent == ["register"]
+    assert run(port, replace(WANTED, rejoins=True))[-1] is RegistrationState.REGISTERED
+    assert port.sent == ["register", "register"]
+    assert port.node.state is StorageNodeState.REGISTERED
+
+
 def test_funds_are_waited_for_and_the_message_says_where_to(caplog: pytest.LogCaptureFixture) -> None:
     port = FakePort(balance=0, income_per_question=5 * 10**14)
     with caplog.at_level(logging.WARNING):
