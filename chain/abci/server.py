@@ -62,6 +62,10 @@ COLLECTOR_THRESHOLDS = (20_000, 20, 50)
 looking through them again and again took a fifth of FinalizeBlock."""
 
 
+_FLUSH_REQUEST = pb.Request(flush=pb.RequestFlush()).SerializeToString()
+_FLUSH_ANSWER = encode_frame(pb.Response(flush=pb.ResponseFlush()).SerializeToString())
+
+
 class Application(Protocol):
     """What the server needs of an application."""
 
@@ -120,6 +124,9 @@ class AbciProtocol(asyncio.Protocol):
             for _ in range(min(len(self._waiting), TURN_REQUESTS)):
                 message = self._waiting.popleft()
                 self._waiting_bytes -= len(message)
+                if message == _FLUSH_REQUEST:  # follows every other request when they come one by one
+                    answers.append(_FLUSH_ANSWER)
+                    continue
                 request = pb.Request.FromString(message)
                 name = request.WhichOneof("value") or "unknown request"
                 answers.append(encode_frame(self._answer(name, request).SerializeToString()))
@@ -152,8 +159,6 @@ class AbciProtocol(asyncio.Protocol):
             log.warning("connection closed within a request: %s", error or "end of stream")
 
     def _answer(self, name: str, request: pb.Request) -> pb.Response:
-        if name == "flush":
-            return pb.Response(flush=pb.ResponseFlush())
         if name == "echo":
             return pb.Response(echo=pb.ResponseEcho(message=request.echo.message))
         handler = self._handlers.get(name)

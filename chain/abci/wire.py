@@ -58,6 +58,8 @@ class FrameReader:
 def encode_frame(message: bytes) -> bytes:
     """Put the length before a message."""
     length = len(message)
+    if length < 0x80:
+        return length.to_bytes(1, "big") + message
     header = bytearray()
     while length >= 0x80:
         header.append(length & 0x7F | 0x80)
