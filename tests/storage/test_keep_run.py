@@ -23,10 +23,10 @@ from storage import cli
 from storage.core.retention import Step
 from storage.mover import get_readable, load_catalogue
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 UP_SECONDS = 240.0
-STEP_SECONDS = 180.0
+STEP_SECONDS = 300.0
 PINNED = 2**64 - 1
 
 RECIPE = """

@@ -24,10 +24,10 @@ from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.types import StorageNodeState
 from storage import cli, node_cli
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 UP_SECONDS = 180.0
-STEP_SECONDS = 180.0
+STEP_SECONDS = 300.0
 
 
 def call_localnet(*arguments: str) -> str:

@@ -378,6 +378,7 @@ def test_a_fleet_under_fire_loses_nothing(fleet: Any) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(45 * 60)
 @pytest.mark.integration
 def test_half_an_hour_under_fire(fleet: Any) -> None:
     soak = Soak(fleet, num_nodes=7, seed=random.randrange(2**32))
