@@ -8,9 +8,10 @@ writes, so a worker may stop with four shards and go on with none.
 from __future__ import annotations
 
 import os
-import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,6 @@ from training.group.processes import GroupProcesses, plan_processes
 from training.group.shape import GroupConfig, check_shape
 from training.group.shard import WEIGHTS, ShardConfig, ShardWorker, map_exchange
 from training.local import LocalWorker
-
-MEMORY_FOLDER = Path("/dev/shm")
-"""Where a file takes memory and no disk, on Linux; elsewhere, or where it is too small, the temporary folder serves."""
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -111,8 +109,7 @@ class ShardedLoop:
         configs = plan_processes(group, device)
         self.device = torch.device(configs[0].device)
         self._num_shards = group.num_shards
-        path = _create_exchange(build_layout(recipe).num_parameters * 4)
-        try:
+        with _create_exchange(build_layout(recipe).num_parameters * 4) as path:
             self._exchange = map_exchange(path, recipe)
             config = ShardConfig(recipe=recipe, exchange=path)
             self.processes = GroupProcesses("shard", partial(ShardWorker, config), configs, on_end)
@@ -121,8 +118,6 @@ class ShardedLoop:
             except BaseException:
                 self.processes.close()
                 raise
-        finally:
-            path.unlink()  # the mappings keep it; nothing is left behind, however we end
         self.weights = SharedWeights(self._exchange, self._show)
 
     def close(self) -> None:
@@ -193,15 +188,25 @@ class SharedWeights(Mapping[str, torch.Tensor]):
         return len(self._exchange)
 
 
-def _create_exchange(num_bytes: int) -> Path:
-    """Create the file, with all its room reserved: a full disk is said now, not by a signal later."""
-    has_room = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free > 2 * num_bytes
-    descriptor, path = tempfile.mkstemp(prefix="archipelago-shards-", dir=MEMORY_FOLDER if has_room else None)
+@contextmanager
+def _create_exchange(num_bytes: int) -> Iterator[Path]:
+    """Create the file that is mapped, with all its room reserved, and keep it open for the processes to map.
+
+    On Linux it is memory without a name, so nothing is left behind however anybody ends; elsewhere a temporary file.
+    """
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("archipelago-shards")
+        path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    else:
+        descriptor, name = tempfile.mkstemp(prefix="archipelago-shards-")
+        path = Path(name)
     try:
-        os.posix_fallocate(descriptor, 0, num_bytes)
-    except OSError:
-        os.unlink(path)
-        raise
+        if sys.platform == "linux":
+            os.posix_fallocate(descriptor, 0, num_bytes)  # a lack is said now, not by a signal later
+        else:
+            os.truncate(descriptor, num_bytes)
+        yield path
     finally:
         os.close(descriptor)
-    return Path(path)
+        if sys.platform != "linux":
+            path.unlink()
