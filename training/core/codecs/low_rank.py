@@ -51,8 +51,8 @@ class LowRank:
             return self._finish(np.zeros((slot.shape[0], slot.rank)), np.zeros((slot.shape[1], slot.rank)), slot, warm)
         delta_MN = units.float().mul_(1 / peak)
         p_MR, q_NR, warm_NR = self._find_components(delta_MN, _start(warm, slot, seed).to(delta_MN.device))
-        p_MR, q_NR = refine(delta_MN, p_MR, q_NR, _fit_scales, self._nearest, _NUM_SWEEPS)
-        scales_R = _fit_scales(delta_MN, p_MR, q_NR) * (peak / (1 << slot.exponent))
+        p_MR, q_NR, scales_R = refine(delta_MN, p_MR, q_NR, _fit_scales, self._nearest, _NUM_SWEEPS)
+        scales_R = scales_R * (peak / (1 << slot.exponent))
         q_NR = torch.where(scales_R < 0, -q_NR, q_NR)
         scales_R = scales_R.abs().round().clamp(0, 255)
         live_R = scales_R > 0
@@ -141,10 +141,10 @@ def _solve(delta_KL: torch.Tensor, other_LR: torch.Tensor) -> torch.Tensor:
     return factor_KR
 
 
-def _fit_scales(delta_MN: torch.Tensor, p_MR: torch.Tensor, q_NR: torch.Tensor) -> torch.Tensor:
-    """Return the real scales that fit all components together."""
+def _fit_scales(product_MR: torch.Tensor, p_MR: torch.Tensor, q_NR: torch.Tensor) -> torch.Tensor:
+    """Return the real scales that fit all components together; the product is that of delta and Q."""
     gram_RR = (p_MR.T @ p_MR) * (q_NR.T @ q_NR)
-    right_R = ((delta_MN @ q_NR) * p_MR).sum(dim=0)
+    right_R = (product_MR * p_MR).sum(dim=0)
     scales_R: torch.Tensor = torch.linalg.solve(_with_ridge(gram_RR), right_R)
     return scales_R
 

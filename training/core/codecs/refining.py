@@ -19,23 +19,34 @@ def refine(
     fit_scales: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
     nearest: Callable[[torch.Tensor], torch.Tensor],
     num_sweeps: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return better codes of both sides; ``nearest`` rounds to codes, ``fit_scales`` fits one scale a component."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return better codes of both sides, and the scales that fit them together.
+
+    ``nearest`` rounds reals to codes; ``fit_scales`` takes delta Q, P and Q.  The products with delta take the time, so
+    each is made once.
+    """
+    product_MR = delta_MN @ q_NR
     for _ in range(num_sweeps):
-        p_MR = _choose_side(delta_MN, p_MR, q_NR * fit_scales(delta_MN, p_MR, q_NR), nearest)
-        q_NR = _choose_side(delta_MN.T, q_NR, p_MR * fit_scales(delta_MN, p_MR, q_NR), nearest)
-    return p_MR, q_NR
+        scales_R = fit_scales(product_MR, p_MR, q_NR)
+        p_MR = _choose_side(product_MR * scales_R, p_MR, q_NR * scales_R, nearest)
+        scales_R = fit_scales(product_MR, p_MR, q_NR)
+        q_NR = _choose_side((delta_MN.T @ p_MR) * scales_R, q_NR, p_MR * scales_R, nearest)
+        product_MR = delta_MN @ q_NR
+    return p_MR, q_NR, fit_scales(product_MR, p_MR, q_NR)
 
 
 def _choose_side(
-    delta_KL: torch.Tensor,
+    product_KR: torch.Tensor,
     codes_KR: torch.Tensor,
     other_LR: torch.Tensor,
     nearest: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Return codes of one side for which ``codes @ other.T`` is nearer to ``delta``; a component of scale 0 stays."""
+    """Return codes of one side for which ``codes @ other.T`` is nearer to delta; a component of scale 0 stays.
+
+    ``product_KR`` is delta times the other side.
+    """
     codes_RK = codes_KR.T.contiguous()
-    wanted_RK = (delta_KL @ other_LR).T.contiguous()
+    wanted_RK = product_KR.T.contiguous()
     gram_RR = other_LR.T @ other_LR
     sizes_R = gram_RR.diagonal().clamp_min(1e-30)
     for component in range(codes_RK.shape[0]):
