@@ -226,8 +226,8 @@ class StoreEngine:
         if record is None:
             raise UnknownShard(blob=blob, shard=shard)
         if self.disk.get_body_bytes(blob, shard) != record.shard_bytes:
-            log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
-            self.losses.add(blob, shard, "missing")
+            if self.losses.add(blob, shard, "missing"):
+                log.error("shard %d of blob %s is in the index and not on disk: lost", shard, blob.hex())
             raise UnknownShard(blob=blob, shard=shard)
         return record
 

@@ -17,12 +17,14 @@ class Losses:
         self._waiting: dict[tuple[BlobId, ShardIndex], str] = {}
         self._counts: Counter[str] = Counter()
 
-    def add(self, blob: BlobId, shard: ShardIndex, reason: str) -> None:
-        """Note a loss, once until it is taken; ``reason`` is one word for the metrics."""
+    def add(self, blob: BlobId, shard: ShardIndex, reason: str) -> bool:
+        """Note a loss, once until it is taken, and tell whether it is new; ``reason`` is one word for the metrics."""
         with self._lock:
-            if (blob, shard) not in self._waiting:
-                self._waiting[blob, shard] = reason
-                self._counts[reason] += 1
+            if (blob, shard) in self._waiting:
+                return False
+            self._waiting[blob, shard] = reason
+            self._counts[reason] += 1
+        return True
 
     def take_all(self) -> list[tuple[BlobId, ShardIndex]]:
         """Return what waits, oldest first, and forget it."""
