@@ -24,13 +24,14 @@ from da.bulk import (
 from da.core.errors import Malformed
 from da.memory import BufferPool
 from da.protocol import PutRequest, encode_receipt
-from storage.core.errors import BadlyEncoded, MalformedRequest, RootMismatch, StoreRefusal, UploadInterrupted
-from storage.core.pace import MIN_BYTES_PER_SECOND, Pace
+from storage.core.errors import BadlyEncoded, MalformedRequest, RootMismatch, StoreRefusal
+from storage.core.pace import MIN_BYTES_PER_SECOND
 from storage.node.admission import Admission
 from storage.node.body import FileReader, ShardReader
 from storage.node.engine import StoreEngine
 from storage.node.metrics import Metrics
-from storage.node.upload import ShardOffer, Upload
+from storage.node.receiving import CHUNK_BYTES, receive_body
+from storage.node.upload import ShardOffer
 from storage.node.watch import ChainView
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,6 @@ IDLE_SECONDS = 60.0
 
 REQUEST_SECONDS = 10.0
 """For the rest of a request that has begun, and for sending an answer."""
-
-CHUNK_BYTES = 512 * 1024
-"""Received, written, hashed and folded at once: a quarter of a second-level cache of 2 MiB."""
 
 SEND_BYTES = 4 << 20
 """Sent at once; each has a deadline of its own."""
@@ -156,7 +154,7 @@ class BulkServer:
                 with self._admission.take_slot(_get_peer(sock)), self._engine.upload(offer) as upload:
                     is_asked = True
                     _send(sock, encode_answer(CONTINUE))
-                    self._receive(sock, upload)
+                    receive_body(sock, upload, self._buffers, body_timeout_seconds=self._body_timeout_seconds)
                     self._engine.commit(upload)
                 self._metrics.put_bytes.inc(offer.shard_bytes)
             receipt = self._admission.sign(put, view)
@@ -191,37 +189,6 @@ class BulkServer:
         finally:
             reader.close()
         self._metrics.get_bytes.inc(stop - get.start)
-
-    def _receive(self, sock: socket.socket, upload: Upload) -> None:
-        """Take the body; reads no byte beyond it."""
-        expected, received = upload.offer.shard_bytes, 0
-        pace = Pace(expected_bytes=expected)
-        buffer = self._buffers.take(CHUNK_BYTES)
-        filled = 0
-        try:
-            while received < expected:
-                sock.settimeout(min(self._body_timeout_seconds, pace.compute_patience() / 1_000))
-                started = time.monotonic()
-                try:
-                    got = sock.recv_into(buffer[filled:], min(CHUNK_BYTES - filled, expected - received))
-                except TimeoutError:
-                    waited = time.monotonic() - started
-                    pace.note(0, int(waited * 1_000) + 1)
-                    if waited >= self._body_timeout_seconds:
-                        raise
-                    continue
-                pace.note(got, int((time.monotonic() - started) * 1_000))
-                if got == 0:
-                    raise UploadInterrupted(got=received, expected=expected)
-                filled += got
-                received += got
-                if filled == len(buffer) or received == expected:
-                    upload.write(buffer[:filled])
-                    filled = 0
-        except OSError as error:  # TimeoutError is one; DiskFull is a refusal and passes
-            raise UploadInterrupted(got=received, expected=expected) from error
-        finally:
-            self._buffers.give_back(buffer)
 
     def _send_range(self, sock: socket.socket, reader: ShardReader, start: int, stop: int) -> None:
         """Send bytes; those of a file go from the system's cache to the socket, and are not copied here."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from da.core.blob import compute_shard_bytes
 from da.core.errors import Malformed
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ShardIndex
+from da.memory import BufferPool
 from da.protocol import (
     BATCH_ROUTE,
     BLOB_HEADER_FIELD,
@@ -53,10 +55,11 @@ from storage.node.engine import StoreEngine
 from storage.node.keeping_api import KeepingApi
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
+from storage.node.receiving import CHUNK_BYTES, borrow_socket, finish_borrowed, receive_body, run_cut
 from storage.node.status import NodeState
 from storage.node.threads import run_in
 from storage.node.trace import Trace
-from storage.node.upload import ShardOffer
+from storage.node.upload import ShardOffer, Upload
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +80,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class _Body:
-    """Whether a request's body was asked for."""
+    """How the body of a request is taken."""
 
     is_asked: bool = False
+    """It was asked for, and may be under way."""
+    is_direct: bool = False
+    """It was taken past the HTTP library, which has lost its place in the connection."""
 
 
 class Server:
@@ -100,12 +106,15 @@ class Server:
         self._engine: StoreEngine = state.engine
         self._executor = executor
         self._body_timeout_seconds = body_timeout_seconds
+        self._bodies = ThreadPoolExecutor(max_uploads, thread_name_prefix="body")
+        self._buffers = BufferPool(max_bytes=max_uploads * CHUNK_BYTES)
         self._metrics = Metrics()
         self._admission = Admission(state, trace, self._metrics, max_uploads=max_uploads, extra_codes=extra_codes)
 
     def make_app(self) -> web.Application:
         """Return the application."""
         app = web.Application(middlewares=[self._answer_refusals])
+        app.on_cleanup.append(self._close)
         app.router.add_put(SHARD_ROUTE, self.put_shard, expect_handler=_defer_continue)
         app.router.add_put(BATCH_ROUTE, self.put_batch)
         app.router.add_get(SHARD_ROUTE, self.get_shard)
@@ -115,6 +124,9 @@ class Server:
         app.router.add_get("/", self.get_page)
         KeepingApi(self._engine, self._executor).add_routes(app)
         return app
+
+    async def _close(self, _: web.Application) -> None:
+        self._bodies.shutdown(wait=False, cancel_futures=True)  # each ends with the handler that waits for it
 
     def make_bulk(self) -> BulkServer:
         """Return the same node's bulk port."""
@@ -132,8 +144,8 @@ class Server:
             response = await self._put(request, body)
         except StoreRefusal as error:
             response = self._make_refusal(request, error)
-        if _is_waiting(request) and not body.is_asked:
-            # The client was answered before it was asked for its body, which may still come, or not.
+        if body.is_direct or (_is_waiting(request) and not body.is_asked):
+            # Or the client was answered before it was asked for its body, which may still come, or not.
             response.force_close()
         return response
 
@@ -226,13 +238,27 @@ class Server:
 
     async def _receive(self, request: web.Request, offer: ShardOffer, body: _Body) -> None:
         with self._admission.take_slot(_get_peer(request)), self._engine.upload(offer) as upload:
+            sock = borrow_socket(request, offer.shard_bytes) if _is_waiting(request) else None
             if _is_waiting(request) and request.transport is not None:
                 request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body.is_asked = True
-            async for chunk in self._iterate_body(request, offer.shard_bytes):
-                await run_in(self._executor, upload.write, chunk)
+            if sock is not None:
+                body.is_direct = True
+                await self._receive_directly(request, sock, upload)
+            else:
+                async for chunk in self._iterate_body(request, offer.shard_bytes):
+                    await run_in(self._executor, upload.write, chunk)
             await run_in(self._executor, self._engine.commit, upload)
         self._metrics.put_bytes.inc(offer.shard_bytes)
+
+    async def _receive_directly(self, request: web.Request, sock: socket.socket, upload: Upload) -> None:
+        timeout = self._body_timeout_seconds
+        try:
+            await run_cut(
+                self._bodies, sock, lambda: receive_body(sock, upload, self._buffers, body_timeout_seconds=timeout)
+            )
+        finally:
+            finish_borrowed(request, sock)
 
     async def _iterate_body(self, request: web.Request, expected: int) -> AsyncIterator[bytearray]:
         gathered = bytearray()
