@@ -177,7 +177,7 @@ def test_looks_up_block_transaction_account_and_nonsense(
     search = "{document.getElementById('query').value = '%s'; document.getElementById('lookup').requestSubmit();}"
     for query, expected in (
         ("0x" + bytes(sent.transaction_hash).hex(), "Staking.Bonded"),
-        (str(sent.height), "Staking.bond"),
+        (str(sent.height), f"Block {sent.height:,}"),
         (solo.faucet.address, "a person's account"),
         ("0x" + "00" * 18 + "1000", "a system contract"),
         ("0x" + "99" * 32, "was executed"),
@@ -187,6 +187,28 @@ def test_looks_up_block_transaction_account_and_nonsense(
         browser.ask(search % query)
         browser.wait_for(f"document.getElementById('found').innerText.includes({json.dumps(expected)})")
     assert "Staking.bond" in browser.wait_for("document.getElementById('transactions').innerText")
+
+
+def test_a_slow_answer_never_covers_a_later_one(browser: Browser, show: Callable[..., None], solo: Any) -> None:
+    """The first of two look-ups is answered last: what was asked last stays."""
+    solo.chain.mine(3)
+    show("blocks", is_recorded=False)
+    browser.ask(
+        """{
+        const real = window.fetch;
+        window.fetch = (path, ...rest) => String(path).includes("api/blocks/1")
+            ? new Promise(done => { window.release = () => done(real(path, ...rest)); }) : real(path, ...rest);
+        }"""
+    )
+    search = "{document.getElementById('query').value = '%s'; document.getElementById('lookup').requestSubmit();}"
+    browser.ask(search % "1")
+    browser.wait_for("window.release !== undefined")
+    browser.ask(search % "2")
+    browser.wait_for("document.getElementById('found').innerText.includes('Block 2')")
+    browser.ask("window.release()")
+    browser.ask("fetch('api/blocks/3').then(answer => answer.text())")
+    browser.ask("new Promise(done => setTimeout(done, 100))")
+    assert "Block 2" in browser.ask("document.getElementById('found').innerText")
 
 
 def test_says_how_old_it_is_when_the_node_is_silent(browser: Browser, show: Callable[..., None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
@@ -342,6 +343,10 @@ def test_page_takes_nothing_from_outside_and_overview_serves_it(solo: Any) -> No
     with urllib.request.urlopen(solo.url + "/api/overview", timeout=10) as response:
         overview = json.loads(response.read())
     assert overview["chain"]["height"] == solo.chain.height
+    asked = urllib.request.Request(solo.url + "/api/overview", headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(asked, timeout=10) as response:
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert set(json.loads(gzip.decompress(response.read()))) == set(overview)
     assert [tier["name"] for tier in overview["storage"]["tiers"]] == ["temporary", "hot", "cold"]
     assert overview["run"] is None or overview["run"]["info"]["run"] >= 1
     with pytest.raises(urllib.error.HTTPError) as caught:

@@ -85,10 +85,11 @@ async function fetchJson(path) {
   return answer;
 }
 
+let newest = 0;
 export async function find(query) {
-  const text = query.trim().replaceAll(",", "");
+  const text = query.trim().replaceAll(",", ""), mine = ++newest;
   if (!text) return;
-  const show = node => { at("found").lastElementChild.replaceChildren(node); at("found").hidden = false; at("found").scrollIntoView({block: "nearest"}); };
+  const show = node => { if (mine !== newest) return; at("found").lastElementChild.replaceChildren(node); at("found").hidden = false; at("found").scrollIntoView({block: "nearest"}); };
   try {
     if (/^\d{1,18}$/.test(text)) show(blockNode(await fetchJson("api/blocks/" + text)));
     else if (/^0x[0-9a-fA-F]{64}$/.test(text)) show(transactionNode(await fetchJson("api/transactions/" + text)));

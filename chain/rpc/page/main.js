@@ -9,7 +9,7 @@ import {showStaking} from "./validators.js";
 const REFRESH_MS = 1000, HIDDEN_MS = 5000, TIMEOUT_MS = 5000;
 const TABS = {training: "Training", blocks: "Blocks", validators: "Validators", storage: "Storage", read: "Read contracts"};
 const THEMES = ["", "light", "dark"];
-let chosen = new URLSearchParams(location.search).get("run"), failedSince = 0, shown = "", timer = 0;
+let chosen = new URLSearchParams(location.search).get("run"), failedSince = 0, shown = "", timer = 0, newest = 0;
 
 function currentTab() {
   const name = location.hash.slice(1).split("?")[0];
@@ -43,10 +43,12 @@ function isSelecting() {
 }
 
 async function refresh() {
+  const mine = ++newest;  // an answer for another run, asked before, must not come over a later one
   clearTimeout(timer);
   try {
     const response = await fetch("api/overview" + (chosen ? "?run=" + encodeURIComponent(chosen) : ""), {signal: AbortSignal.timeout(TIMEOUT_MS)});
     const text = await response.text(), overview = JSON.parse(text);
+    if (mine !== newest) return;
     if (overview.error) throw new Error(overview.error);
     failedSince = 0;
     at("banner").hidden = true;
@@ -54,6 +56,7 @@ async function refresh() {
     at("fresh").lastElementChild.textContent = "block " + count(overview.chain.height);
     if (text !== shown && !isSelecting()) { shown = text; show(overview); }
   } catch (error) {
+    if (mine !== newest) return;
     failedSince = failedSince || Date.now();
     at("fresh").className = "lost";
     at("banner").hidden = false;

@@ -1,7 +1,7 @@
 // The form that reads a system contract: choose contract and function, type arguments, see the decoded answer.
 import {at, make} from "./dom.js";
 
-let contracts = null, typed = {};
+let contracts = null, typed = {}, newest = 0;
 
 export async function showForm() {
   if (contracts) return;
@@ -31,14 +31,17 @@ function drawForm(contractName, functionName) {
 }
 
 async function ask(contract, chosen) {
+  const mine = ++newest;
   const query = new URLSearchParams(chosen.inputs.map(input => [input.name, at("form").elements[input.name].value]));
   history.replaceState(null, "", "#read?" + new URLSearchParams([["contract", contract], ["function", chosen.name], ...query]));
   try {
     const answer = await (await fetch(`api/read/${contract}/${chosen.name}?${query}`)).json();
+    if (mine !== newest) return;
     if (answer.error) throw new Error(answer.error);
     at("answered").textContent = `at block ${answer.height}`;
     at("answer").replaceChildren(answerNode(answer.answer));
   } catch (error) {
+    if (mine !== newest) return;
     at("answered").textContent = "";
     at("answer").replaceChildren(make("div", {class: "failed"}, error.message));
   }
