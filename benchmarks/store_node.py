@@ -16,8 +16,9 @@ from typing import Any
 
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex
 from storage.core.errors import ChainUnreachable
+from storage.node.config import NodeConfig
 from storage.node.keys import load_or_create_receipt_key
-from storage.node.service import NodeConfig, run_node
+from storage.node.service import run_node
 
 CAPACITY_BYTES = 64 * 2**30
 """More than any benchmark writes."""
