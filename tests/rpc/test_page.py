@@ -115,6 +115,9 @@ def test_other_tabs_are_filled_and_fit_a_phone(tab: str, browser: Browser, show:
     }[tab]
     assert [each for each in expected if each not in shown] == []
     assert browser.ask("document.documentElement.scrollWidth") <= 390
+    place = browser.ask(f"(box => [box.left, box.right])(document.getElementById('tab-{tab}').getBoundingClientRect())")
+    assert place[0] >= 0, "the chosen tab is seen"
+    assert place[1] <= 390
     assert browser.complaints == []
 
 

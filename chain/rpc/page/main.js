@@ -22,6 +22,7 @@ function showTab() {
     at(name).hidden = name !== current;
     at("tab-" + name).setAttribute("aria-selected", String(name === current));
   }
+  at("tab-" + current).scrollIntoView({block: "nearest", inline: "center"});
   if (current === "read") showForm().catch(error => at("answer").replaceChildren(make("div", {class: "failed"}, error.message)));
 }
 
