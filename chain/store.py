@@ -34,7 +34,7 @@ import msgpack
 
 from chain.core.block_hashes import NUM_RECENT_BLOCKS, compute_first_missing
 from chain.core.contracts.staking.keys import get_rules
-from chain.core.executor import BlockEnvironment
+from chain.core.environment import BlockEnvironment
 from chain.core.genesis import ChainParameters, get_parameters
 from chain.core.records import Block, Log, Receipt, Transaction
 from chain.core.rounds.archive import ARCHIVED_PREFIXES

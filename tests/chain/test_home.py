@@ -137,3 +137,13 @@ def test_errors_are_one_readable_line_and_the_next_step(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.strip().count("\n") == 1
     assert "is no chain node's home\nnext:  `chain-node init" in ended.stderr
+
+
+@pytest.mark.integration
+def test_the_command_line_loads_no_evm() -> None:
+    """The supervisor, `doctor` and the snapshot maker need none of it: half a second and 24 MB each."""
+    code = "import sys, chain.cli; print([name for name in ('eth', 'aiohttp', 'web3', 'torch') if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
+    )
+    assert done.stdout.strip() == "[]"
