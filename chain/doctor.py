@@ -6,6 +6,7 @@ Each check is a function from what it looks at to findings; none changes anythin
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -66,6 +67,7 @@ def examine(
         return [problem("home", f"{home}/config/genesis.json can't be read: {error}", "put back the chain's genesis")]
     pid = find_supervisor(home)
     findings = [ok("home", f"{home}, chain {chain_id}, " + (f"runs as process {pid}" if pid else "not running"))]
+    findings += check_writable(home)
     findings += check_binary(find_binary)
     findings += check_settings(home)
     findings += check_key_files(home)
@@ -79,6 +81,15 @@ def examine(
         findings += check_running(home, chain_id, get_time)
         findings += check_validator(home)
     return findings
+
+
+def check_writable(home: Path) -> Iterator[Finding]:
+    """Look whether whoever asks may write where the node does."""
+    refused = [path for path in (home, home / "config", home / "data", home / "app") if path.exists()]
+    refused = [path for path in refused if not os.access(path, os.W_OK | os.X_OK)]
+    if refused:
+        step = "run it as the user that owns them, or give them to this one (chown)"
+        yield problem("home", f"not writable by this user: {', '.join(map(str, refused))}", step)
 
 
 def check_binary(find_binary: Callable[[], Path]) -> Iterator[Finding]:

@@ -103,6 +103,15 @@ class AppAheadOfCore(HomeError):
         )
 
 
+class HomeNotWritable(HomeError):
+    """The node can't write into its own directory."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Keep the path."""
+        super().__init__(f"{path} can't be written: {reason}; next: give the directory to the user that runs the node")
+        self.path = path
+
+
 class NodeRuns(HomeError):
     """A node of this home runs already."""
 
@@ -306,7 +315,10 @@ def check_agreement(home: Path) -> None:
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
     """Own a home while the block runs: two nodes of one home would destroy it; raises NodeRuns."""
-    descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(home / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise HomeNotWritable(home / LOCK_NAME, error.strerror or str(error)) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,6 +29,7 @@ from chain.home import (
     Addresses,
     AddressInUse,
     AppAheadOfCore,
+    HomeNotWritable,
     Listening,
     check_agreement,
     hold_home,
@@ -129,7 +130,10 @@ class Supervisor:
         plan = self._plan
         if plan.rpc_port and not is_free(plan.rpc_host, plan.rpc_port):
             raise AddressInUse(f"{plan.rpc_host}:{plan.rpc_port}", "choose another with --rpc-listen")
-        node_log = self._log = NodeLog(self._log_path)
+        try:
+            node_log = self._log = NodeLog(self._log_path)
+        except OSError as error:
+            raise HomeNotWritable(self._log_path, error.strerror or str(error)) from error
         handler = NodeLogHandler(node_log)
         logging.getLogger().addHandler(handler)
         is_announced = False

@@ -88,6 +88,12 @@ def test_broken_genesis(home: Path, binary: Path) -> None:
     assert "genesis.json can't be read" in _bad(_examine(home, binary))[0][1]
 
 
+def test_home_that_this_user_cannot_write(home: Path, binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chain.doctor.os.access", lambda path, mode: Path(path).name != "data")
+    ((subject, what, _),) = _bad(_examine(home, binary))
+    assert (subject, what) == ("home", f"not writable by this user: {home}/data")
+
+
 def test_other_version_and_binary_that_does_not_run(binary: Path, tmp_path: Path) -> None:
     _write_binary(binary, "v1.0.1")
     assert "is version 'v1.0.1', expected 0.38.x" in _bad(list(check_binary(lambda: binary)))[0][1]

@@ -14,7 +14,7 @@ import pytest
 
 from chain import supervisor
 from chain.child import Child, ChildFailed
-from chain.home import NodeRuns, find_supervisor, hold_home
+from chain.home import HomeNotWritable, NodeRuns, find_supervisor, hold_home
 from chain.node_log import NodeLog
 from chain.supervisor import NodePlan, Pause, Supervisor
 from contracts.bindings.failures import describe_failure
@@ -96,6 +96,15 @@ def test_one_node_a_home(tmp_path: Path) -> None:
         with pytest.raises(NodeRuns, match=f"runs .process {os.getpid()}.; next: stop it first"), hold_home(tmp_path):
             pass
     assert find_supervisor(tmp_path) is None
+
+
+def test_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    with pytest.raises(HomeNotWritable, match=r"logs/node.log can't be written: .*; next: give the directory"):
+        Supervisor(NodePlan(home=tmp_path, cometbft=tmp_path, rpc_host="127.0.0.1", rpc_port=0)).run(print)
+    (tmp_path / "node.lock").mkdir()
+    with pytest.raises(HomeNotWritable, match=r"node.lock can't be written"), hold_home(tmp_path):
+        pass
 
 
 def test_output_of_a_child_is_in_the_log_and_in_its_tail(tmp_path: Path) -> None:
