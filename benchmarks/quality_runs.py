@@ -1,6 +1,6 @@
 """Train one method from one seed, and keep every loss by scenario, method and seed.
 
-``benchmarks/results/training_runs.json`` holds a run under ``scenario/method/seed`` with the fingerprint of its recipe,
+``benchmarks/results/quality_runs.json`` holds a run under ``scenario/method/seed`` with the fingerprint of its recipe,
 so a run of another recipe is never taken for it.
 """
 

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.training`` trains every method of the scenario ``main`` on the standard library's source from the
 same start and samples, two seeds, one process a core; ``FULL=1`` all scenarios; ``--scenario NAME`` one.  It prints a
-table and writes ``benchmarks/results/training.json``, ``training_runs.json`` (every loss by scenario, method, seed and
+table and writes ``benchmarks/results/training.json``, ``quality_runs.json`` (every loss by scenario, method, seed and
 step) and ``training.svg``.  ``--resume`` keeps runs of the same recipe that a stopped invocation has done.
 Small models overstate every gap; differences under 0.006 nats are noise (TRAINING).
 """
@@ -68,7 +68,7 @@ def main() -> None:
         for scenario in SCENARIOS.values()
         if (scenario.name in options.scenario if options.scenario else is_full or not scenario.is_full_only)
     ]
-    path = RESULTS / "training_runs.json"
+    path = RESULTS / "quality_runs.json"
     runs = load_runs(path)
     tasks = [
         Task(scenario=scenario.name, method=method, seed=seed)
