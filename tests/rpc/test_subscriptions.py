@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from web3 import AsyncWeb3, WebSocketProvider
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from schemas import HEADER, LOG, QUANTITY, check
 
 from contracts.bindings.encoding import topic_of
 
@@ -40,6 +45,19 @@ async def test_web3_is_told_of_each_new_block_once(solo: Any) -> None:
         assert await w3.eth.unsubscribe(subscription)
 
 
+async def test_a_head_has_the_shape_of_the_schema(solo: Any) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS), aiohttp.ClientSession() as session:  # noqa: SIM117
+        async with session.ws_connect(socket_url(solo)) as socket:
+            await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["newHeads"]})
+            subscription = (await socket.receive_json())["result"]
+            check(subscription, QUANTITY)
+            await mine(solo, 1)
+            notice = await socket.receive_json()
+            assert set(notice) == {"jsonrpc", "method", "params"}
+            assert notice["params"]["subscription"] == subscription
+            check(notice["params"]["result"], HEADER)
+
+
 async def test_logs_that_match_and_no_others(solo: Any) -> None:
     wanted = {"address": STAKING, "topics": ["0x" + topic_of("Staking", "Bonded").hex()]}
     async with asyncio.timeout(DEADLINE_SECONDS), aiohttp.ClientSession() as session:  # noqa: SIM117
@@ -51,6 +69,7 @@ async def test_logs_that_match_and_no_others(solo: Any) -> None:
             notice = await socket.receive_json()
             assert notice["method"] == "eth_subscription"
             assert notice["params"]["subscription"] == subscription
+            check(notice["params"]["result"], LOG)
             assert notice["params"]["result"]["transactionHash"] == "0x" + outcome.transaction_hash.hex()
             await socket.send_json({"jsonrpc": "2.0", "id": 2, "method": "eth_unsubscribe", "params": [subscription]})
             assert (await socket.receive_json())["result"] is True

@@ -16,6 +16,7 @@ from contracts.bindings.encoding import encode_call
 STAKING = "0x0000000000000000000000000000000000001002"
 COUNTER = "0x600b600c600039600b6000f3" + "5f5460010180805f55a000"
 """Initcode: counts its calls in slot 0."""
+RECEIVER = "0x" + "5d" * 20
 FORWARD = "0x6012600c60003960126000f3" + "5f5f5f5f5f6110025af15f5260205ff3000000"
 """Initcode: calls Staking without calldata, which is refused, and returns 0."""
 
@@ -91,7 +92,7 @@ def test_calls_into_a_system_contract_are_frames(solo: Any, person: Person) -> N
 def test_what_never_gets_into_the_evm_is_one_frame(solo: Any, person: Person) -> None:
     bond = person.send(to=STAKING, data="0x" + encode_call("Staking", "bond", ()).hex(), value=7)
     refused = person.send(to=STAKING, data="0x" + encode_call("Staking", "unbond", (8,)).hex())
-    moved = person.send(to="0x" + "ab" * 20, value=9, gas=21_000)
+    moved = person.send(to=RECEIVER, value=9, gas=21_000)
     frames = [
         ask(solo.url, "debug_traceTransaction", each, {"tracer": "callTracer"}) for each in (bond, refused, moved)
     ]
@@ -105,7 +106,7 @@ def test_what_never_gets_into_the_evm_is_one_frame(solo: Any, person: Person) ->
 
 
 def test_what_cannot_be_shown_says_why(solo: Any, person: Person) -> None:
-    sent = person.send(to="0x" + "ab" * 20, value=9, gas=21_000)
+    sent = person.send(to=RECEIVER, value=9, gas=21_000)
     assert ask(solo.url, "debug_traceTransaction", sent, {"tracer": "prestateTracer"})["code"] == -32602
     assert ask(solo.url, "debug_traceTransaction", sent, {"trace": 1})["code"] == -32602
     assert "is in no block" in ask(solo.url, "debug_traceTransaction", "0x" + "ab" * 32)["message"]

@@ -176,7 +176,7 @@ def test_proofs_check_against_the_state_root(w3: Web3, solo: Any) -> None:
 
 
 def test_failures_are_told_in_words(w3: Web3, solo: Any) -> None:
-    answer = _answer(solo.url, "eth_call", {"data": "0x" + "5b5f56", "gas": "0x200000"})
+    answer = _answer(solo.url, "eth_call", {"data": "0x" + "5b5f56", "gas": "0x20000"})
     assert answer["error"]["code"] == -32000
     assert "out of gas" in answer["error"]["message"]
     answer = _answer(solo.url, "eth_estimateGas", {"data": "0xfe"})
