@@ -232,15 +232,24 @@ def _parse_shard(text: str) -> tuple[int, Path]:
 
 @contextmanager
 def _explain(as_json: bool) -> Iterator[None]:
-    """Turn expected failures into one readable line, or one JSON object, and exit code 1."""
+    """Turn expected failures into readable lines, or one JSON object, and exit code 1."""
     try:
         yield
     except (DataAvailabilityError, OSError) as error:
         if as_json:
             typer.echo(json.dumps({"error": type(error).__name__, "message": str(error)}))
         else:
-            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            typer.echo(_describe_failure(error), err=True)
         raise typer.Exit(1) from error
+
+
+def _describe_failure(error: DataAvailabilityError | OSError) -> str:
+    """Return what failed and, on a second line, the next step where the error knows one."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"error: {error.filename}: {error.strerror}"
+    what, _, step = str(error).partition("; next: ")
+    step = getattr(error, "next_step", "") or step
+    return f"error: {what}" + (f"\nnext:  {step}" if step else "")
 
 
 def _read_committee(path: Path) -> CommitteeFile:

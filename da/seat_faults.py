@@ -13,6 +13,9 @@ from da.core.receipt import Receipt, compute_receipt_message, is_signature_valid
 from da.core.types import ReceiptTerms, Seat
 from da.protocol import decode_receipt
 
+MAX_REASON_CHARACTERS = 300
+"""Of what a library says; some quote what a stranger sent."""
+
 
 def fail(seat: Seat, kind: FaultKind, reason: str) -> SeatFailed:
     """Return the error that names ``seat`` and the reason."""
@@ -33,7 +36,7 @@ async def guard(seat: Seat, deadline_seconds: float, said: Sequence[str] = ()) -
             raise fail(seat, FaultKind.REFUSED, f"{said[-1]} (so for {deadline_seconds:.1f} s)") from error
         raise fail(seat, FaultKind.TIMEOUT, f"no complete answer within {deadline_seconds:.1f} s") from error
     except (aiohttp.ClientError, OSError, EOFError, ValueError, Malformed) as error:
-        raise fail(seat, FaultKind.UNREACHABLE, f"{type(error).__name__}: {error}"[:300]) from error
+        raise fail(seat, FaultKind.UNREACHABLE, _describe(error)[:MAX_REASON_CHARACTERS]) from error
 
 
 def check_receipt(seat: Seat, answer: bytes, terms: ReceiptTerms) -> Receipt:
@@ -60,3 +63,10 @@ def check_signature(seat: Seat, answer: bytes, message: bytes, what: str) -> Rec
         reason = f"signature does not verify for {what}; is the node on this chain?"
         raise fail(seat, FaultKind.BAD_RECEIPT, reason)
     return receipt
+
+
+def _describe(error: Exception) -> str:
+    """Say what a socket or HTTP has thrown; some of it comes without a word."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or "the connection broke off"

@@ -89,33 +89,48 @@ class SourceChanged(DataAvailabilityError):
 class Malformed(DataAvailabilityError):
     """Bytes that are no canonical encoding of what they claim to be."""
 
+    what = "encoding"
+    """What they claim to be, for people."""
+
     def __init__(self, reason: str) -> None:
-        super().__init__(f"{type(self).__name__}: {reason}")
+        super().__init__(f"no valid {self.what}: {reason}")
         self.reason = reason
 
 
 class MalformedHeader(Malformed):
     """No canonical blob header."""
 
+    what = "blob header"
+
 
 class MalformedCertificate(Malformed):
     """No canonical certificate."""
+
+    what = "certificate"
 
 
 class MalformedReceipt(Malformed):
     """No canonical receipt."""
 
+    what = "receipt"
+
 
 class MalformedProof(Malformed):
     """No canonical Merkle proof."""
+
+    what = "Merkle proof"
 
 
 class MalformedMessage(Malformed):
     """A request or an answer of the node's HTTP API that says nothing."""
 
+    what = "message"
+
 
 class MalformedSecret(Malformed):
     """No key of the owner's; the message holds nothing of it."""
+
+    what = "key file"
 
     next_step = "give the file that storage keygen made"
 

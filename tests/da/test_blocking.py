@@ -127,7 +127,7 @@ def test_sealed_files_round_trip(nodes: Any, committee_file: Path, tmp_path: Pat
     get = ["retrieve", answers[0]["blob"], *committee, "-o", str(out)]
     refused = CliRunner().invoke(app, [*get, "--key", str(other)])
     assert refused.exit_code == 1
-    assert refused.stderr.startswith("SealBroken: sealed blob: segment 0 does not open")
+    assert refused.stderr.startswith("error: sealed blob: segment 0 does not open")
     assert CliRunner().invoke(app, [*get, "--key", str(key)]).exit_code == 0
     assert out.read_bytes() == source.read_bytes()
     assert CliRunner().invoke(app, get).exit_code == 0
@@ -139,7 +139,8 @@ def test_commands_explain_failures(committee_file: Path, tmp_path: Path) -> None
     committee = ["--committee", str(committee_file)]
     got = CliRunner().invoke(app, ["retrieve", "00" * 32, *committee, "-o", str(tmp_path / "out")])
     assert got.exit_code == 1
-    assert got.stderr.startswith("HeaderUnavailable: no seat has the header")
+    assert got.stderr.startswith("error: no seat has the header")
+    assert "\nnext:  see that its storage nodes run" in got.stderr
     assert "Traceback" not in got.output
     got = CliRunner().invoke(app, ["retrieve", "zz", *committee, "-o", str(tmp_path / "out"), "--json"])
     assert json.loads(got.stdout)["error"] == "MalformedMessage"
