@@ -1,4 +1,4 @@
-"""py-evm's Prague rules with this chain's precompiles, and four corrections.
+"""py-evm's Prague rules with this chain's precompiles, and five corrections.
 
 1. The initcode's gas is charged at depth 0 only: py-evm takes any frame whose sender is the origin for the first
    one, so an account that calls itself and creates would pay twice (``CREATE`` charges by itself).
@@ -6,6 +6,8 @@
 3. Jump targets are found in one pass (``chain.core.evm.code``).
 4. A frame that has ended leaves its logs, refunds and deletions to its caller and is forgotten: py-evm keeps every
    frame, some 4 kB each, until the transaction ends.
+5. What opcodes take from the stack and the gas meter is put into the frame at its start: py-evm's cached properties
+   ask whether they are coroutines, 8 us each and three in the shortest call.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from chain.core.evm.gas import SSTORE_WORK_GAS
 
 def _store(computation: ComputationAPI) -> None:
     """Do SSTORE, and note what of its gas pays for state rather than for work."""
-    before = computation.get_gas_remaining()
+    meter = computation._gas_meter  # type: ignore[attr-defined]
+    before = meter.gas_remaining
     PRAGUE_OPCODES[opcode_values.SSTORE](computation=computation)
-    spent = before - computation.get_gas_remaining()
+    spent = before - meter.gas_remaining
     if spent > SSTORE_WORK_GAS:
         computation.state.unworked_gas += spent - SSTORE_WORK_GAS  # type: ignore[attr-defined]
 
@@ -52,6 +55,18 @@ class EvmComputation(PragueComputation):
         """Start a frame."""
         super().__init__(state, message, transaction_context)
         self.code = EvmCode(message.code, state.jump_targets)  # type: ignore[attr-defined]
+        stack = self._stack
+        self.__dict__.update(
+            stack_pop_ints=stack.pop_ints,
+            stack_pop_bytes=stack.pop_bytes,
+            stack_pop_any=stack.pop_any,
+            stack_pop1_int=stack.pop1_int,
+            stack_pop1_bytes=stack.pop1_bytes,
+            stack_pop1_any=stack.pop1_any,
+            stack_push_int=stack.push_int,
+            stack_push_bytes=stack.push_bytes,
+            consume_gas=self._gas_meter.consume_gas,
+        )
         self._inherited_refund = 0
         self._inherited_deletions: set[bytes] = set()
 
