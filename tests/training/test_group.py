@@ -254,8 +254,9 @@ def test_a_stage_told_to_stop_stops_the_worker_in_order(recipe: Recipe, corpus: 
     group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
     worker = PipelineWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_end=told.set)
     try:
-        killed = threading.Timer(0.2, os.kill, (worker.pids[1], signal.SIGTERM))
-        killed.start()
+        forker = psutil.Process(worker.pids[1]).ppid()
+        for pid in (forker, *worker.pids):
+            threading.Timer(0.2, os.kill, (pid, signal.SIGTERM)).start()
         started = time.monotonic()
         report = worker.train(0, 100_000, told.is_set)
         assert time.monotonic() - started < 10

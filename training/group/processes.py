@@ -9,11 +9,12 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -88,6 +89,10 @@ class GroupProcesses:
         # One process imports torch once and is forked for each child; it ends with this process.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
+        # It inherits SIGTERM as blocked: a service manager that tells every process to stop would end it, and with it
+        # what it knows of the children.  They take it themselves (`serving`).  Starting the tracker would unblock it.
+        resource_tracker.ensure_running()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             for config in configs:
                 ours, theirs = context.Pipe()
@@ -106,6 +111,8 @@ class GroupProcesses:
         except BaseException:
             self.close()
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._watcher = threading.Thread(target=self._watch, name="group", daemon=True)
         self._watcher.start()
 

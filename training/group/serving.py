@@ -121,6 +121,7 @@ def _pass_on_stops(notices: connection.Connection) -> None:
     os.set_blocking(notices.fileno(), False)
     signal.signal(signal.SIGTERM, _do_nothing)
     signal.set_wakeup_fd(notices.fileno(), warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked by the parent, for the start
 
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
