@@ -45,7 +45,7 @@ class Extent:
     memory_transactions: int
 
 
-QUICK = Extent(repeats=1, memory_transactions=60_000)
+QUICK = Extent(repeats=1, memory_transactions=150_000)
 FULL = Extent(repeats=5, memory_transactions=1_000_000)
 
 

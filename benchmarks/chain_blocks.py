@@ -5,6 +5,7 @@ Seconds are the processor's, of one thread, so a busy machine measures the same.
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 import time
@@ -140,7 +141,8 @@ def _measure_recovery() -> float:
 
 
 def _read_own_megabytes() -> float:
-    """Return the memory that is this process's alone, without the pages of LMDB's file."""
+    """Return the memory that is this process's alone, without the pages of LMDB's file and without garbage."""
+    gc.collect()
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024 / 1e6
