@@ -30,7 +30,7 @@ from chain.core.evm.gas import SSTORE_WORK_GAS
 
 def _store(computation: ComputationAPI) -> None:
     """Do SSTORE, and note what of its gas pays for state rather than for work."""
-    meter = computation._gas_meter  # type: ignore[attr-defined]
+    meter = computation._gas_meter
     before = meter.gas_remaining
     PRAGUE_OPCODES[opcode_values.SSTORE](computation=computation)
     spent = before - meter.gas_remaining
