@@ -72,8 +72,8 @@ class GroupProcesses:
     ) -> None:
         """Start them; ``create(config, *arguments)`` makes what answers in a child, ``kind`` is what people call one.
 
-        ``on_end`` is called once, from another thread, when a child ends unasked or is told to stop: then the
-        whole worker should end.
+        ``on_end`` is called from another thread when a child ends unasked or is told to stop: then the whole worker
+        should end.  It may be called again.
         """
         self._kind = kind
         self._folder = TemporaryDirectory(prefix="archipelago-group-")
