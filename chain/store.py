@@ -61,6 +61,9 @@ HISTORY_BLOCKS = 128
 """Blocks back of which the state can still be read, as go-ethereum keeps: half a minute of a devnet's.  It costs one
 read a changed key in Commit, some 1 % of a full block."""
 
+MAX_UNDO_BYTES = 16 << 20
+"""Of old values that one read of the past takes in, about 0.1 s: 50 blocks of 2,500 transfers."""
+
 PRUNED_BLOCKS_A_COMMIT = 4
 """Old blocks whose records go in one commit: more than come, so a backlog goes too."""
 
@@ -173,15 +176,20 @@ class Snapshot:
         """The state, and behind it the records that left it: for views of this node only, never for a block."""
         return _ArchiveState(self._transaction, self._databases[b"state"], self._databases[b"archive"])
 
-    def past_state(self, height: int) -> tuple[Base, Base] | None:
-        """Return the state after a block before the newest, alone and with the archive; None where it is gone."""
+    def changed_since(self, height: int) -> dict[bytes, bytes | None] | None:
+        """Return what keys that blocks after ``height`` have changed held then (``PastState``); None where it is gone.
+
+        It is read whole, so after MAX_UNDO_BYTES of busy blocks nothing further back can be asked about.
+        """
         changed: dict[bytes, bytes | None] = {}
+        num_bytes = 0
         for each in range(self.height, height, -1):
             record = self._get(b"undo", _encode_height(each))
-            if record is None:
+            num_bytes += len(record or b"")
+            if record is None or num_bytes > MAX_UNDO_BYTES:
                 return None
             changed.update(msgpack.unpackb(record))
-        return PastState(self.state, changed), PastState(self.state_and_archive, changed)
+        return changed
 
     def iterate_entries(self) -> Iterator[Entry]:
         """Yield what a snapshot of this block holds (chain.core.snapshots)."""

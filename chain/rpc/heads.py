@@ -29,6 +29,8 @@ class Head:
     answers: dict[CallKey, str] = field(default_factory=dict)
     """By call: the result, as it is shown."""
     kept_bytes: int = 0
+    past: tuple[int, dict[bytes, bytes | None]] | None = None
+    """The block before it that was asked for last, and what has changed since."""
     suggested_tip: int | None = None
     """Wei a gas; None until somebody asks."""
 

@@ -12,7 +12,7 @@ from chain.core.state import Base
 from chain.rpc.faults import BlockPruned, InvalidParams, StateGone
 from chain.rpc.session import Session
 from chain.rpc.values import Params, parse_data, parse_height
-from chain.store import Snapshot
+from chain.store import PastState, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +47,23 @@ def open_view(session: Session, params: Params, index: int) -> StateView:
             snapshot=snapshot,
             is_newest=True,
         )
-    return open_past(snapshot, height)
+    return open_past(session, height)
 
 
-def open_past(snapshot: Snapshot, height: int) -> StateView:
+def open_past(session: Session, height: int) -> StateView:
     """Return the state after a block before the newest; raises StateGone or BlockPruned."""
-    past = snapshot.past_state(height) if height < snapshot.height else None
-    if past is None:
+    snapshot, head = session.snapshot, session.head
+    if head.past is not None and head.past[0] == height:
+        changed: dict[bytes, bytes | None] | None = head.past[1]
+    else:
+        changed = snapshot.changed_since(height) if height < snapshot.height else None
+    if changed is None:
         raise StateGone(height, snapshot.height)
+    head.past = (height, changed)
     block = snapshot.block(height)
     if block is None:
         raise BlockPruned(height, snapshot.first_height)
-    state, deep_state = past
+    state, deep_state = PastState(snapshot.state, changed), PastState(snapshot.state_and_archive, changed)
     parameters = get_parameters(state)
     assert parameters is not None, "written at genesis"
     return StateView(

@@ -74,7 +74,7 @@ def _replay(session: Session, transaction: Transaction, height: int, index: int,
     snapshot = session.snapshot
     block = snapshot.block(height)
     assert block is not None, "a transaction and its block are written together"
-    before = open_past(snapshot, height - 1)
+    before = open_past(session, height - 1)
     state = Overlay(before.state)
     environment = replace(
         before.environment,  # its seed, parameters and rules are those of the block to come

@@ -6,10 +6,12 @@ import json
 import urllib.request
 from typing import Any
 
+import pytest
 from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain import store
 from chain.core.evm.addresses import compute_create_address
 from chain.core.state import Overlay
 from chain.store import HISTORY_BLOCKS, PastState
@@ -104,3 +106,17 @@ def test_a_past_state_is_the_state_before_its_changes(
     for key in {*old, *new, b"?"}:
         assert past.get(key) == before.get(key)
     assert list(past.iterate(*sorted(span))) == list(before.iterate(*sorted(span)))
+
+
+def test_the_past_that_is_read_is_bounded(solo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    height = solo.chain.height
+    for _ in range(3):
+        solo.faucet.transfer(Account.create().address, 1)
+    with solo.chain.lock:
+        committed = solo.chain.store.committed
+        whole = committed.changed_since(height)
+        assert whole is not None
+        assert len(whole) > 3
+        monkeypatch.setattr(store, "MAX_UNDO_BYTES", 100)
+        assert committed.changed_since(height) is None
+        assert committed.changed_since(committed.height) == {}
