@@ -90,15 +90,13 @@ def make_links(num_spokes: int) -> Iterator[Links]:
             _run(["ip", "netns", "del", name], is_allowed_to_fail=True)
 
 
-def enter_user_namespace() -> None:
-    """Without root: start this program again inside a user namespace of its own, where it may make networks."""
+def enter_user_namespace(module: str) -> None:
+    """Without root: start ``module`` again inside a user namespace of its own, where it may make networks."""
     if os.geteuid() == 0 or _INSIDE in sys.argv or shutil.which("unshare") is None:
         sys.argv = [argument for argument in sys.argv if argument != _INSIDE]
         return
     again = 'mount -t tmpfs tmpfs /run && exec "$@"'
-    module = sys.modules["__main__"].__spec__
-    assert module is not None  # started with python -m
-    command = [sys.executable, "-m", module.name, *sys.argv[1:], _INSIDE]
+    command = [sys.executable, "-m", module, *sys.argv[1:], _INSIDE]
     os.execvp(
         "unshare", ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", again, "sh", *command]
     )

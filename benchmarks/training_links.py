@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=NUM_STEPS, help="inner steps of DiLoCo and ours on a shaped link")
     options, _ = parser.parse_known_args()
-    enter_user_namespace()
+    enter_user_namespace("benchmarks.training_links")
     try:
         with make_links(NUM_RANKS) as links, _start(links) as ranks:
             rows = measure_all(links, ranks, options.steps)
