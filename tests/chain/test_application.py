@@ -115,6 +115,7 @@ def test_invalid_order_of_calls(driver: Driver, store: Store, contracts: Any, al
 
 
 def test_invalid_abci_version_names_both(driver: Driver) -> None:
+    """Case 33: another protocol is refused; golden frames of the real node are in ``test_golden_frames``."""
     driver.application.process_info(pb.RequestInfo(abci_version="2.0.0", version="0.38.25"))
     with pytest.raises(
         UnsupportedAbciVersion, match=r"CometBFT 0\.34\.1 speaks ABCI 0\.17\.0, this application 2\.0\.0"
@@ -256,6 +257,7 @@ def test_state_query_with_a_proof(driver: Driver, alice: Any) -> None:
 
 
 def test_every_other_method_answers(driver: Driver) -> None:
+    """Case 35, with ``test_abci_wire``."""
     application = driver.application
     assert not application.process_list_snapshots(pb.RequestListSnapshots()).snapshots
     offered = application.process_offer_snapshot(pb.RequestOfferSnapshot())

@@ -62,6 +62,7 @@ def all_quantities(value: Any, names: set[str]) -> list[str]:
 
 
 def test_unknown_receipt_and_transaction_are_null(solo: Any) -> None:
+    """Case 48."""
     assert call(solo.url, "eth_getTransactionReceipt", "0x" + "ab" * 32)["result"] is None
     assert call(solo.url, "eth_getTransactionByHash", "0x" + "ab" * 32)["result"] is None
     assert call(solo.url, "eth_getBlockByHash", "0x" + "ab" * 32, False)["result"] is None
@@ -110,6 +111,7 @@ def test_quantities_have_no_leading_zeros(solo: Any) -> None:
 
 
 def test_blocks_chain_from_genesis_and_hash_to_their_header(solo: Any) -> None:
+    """Case 51."""
     solo.chain.mine(3)
     newest = int(call(solo.url, "eth_blockNumber")["result"], 16)
     parent = "0x" + "00" * 32
@@ -434,6 +436,7 @@ def test_overview_shows_a_run_as_its_views_do(solo: Any) -> None:
 
 
 def test_a_replayed_transaction_leaves_the_first_receipt(solo: Any) -> None:
+    """Case 50: the same bytes again are refused, in the core's cache or by the nonce, and change nothing."""
     raw = solo.faucet.sign("Staking", "bond", value=1)
     sent = "0x" + solo.faucet.broadcast(raw).hex()
     first = call(solo.url, "eth_getTransactionReceipt", sent)["result"]

@@ -93,6 +93,7 @@ def signature_of(entry: Any) -> str:
 
 
 def test_failed_transaction_has_receipt_used_nonce_and_fee(w3: Web3, staking: Any) -> None:
+    """Case 49."""
     sender = w3.eth.default_account
     nonce, balance = w3.eth.get_transaction_count(sender), w3.eth.get_balance(sender)
     sent = staking.functions.unbond(5).transact({"gas": 200_000})
