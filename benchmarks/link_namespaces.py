@@ -4,12 +4,13 @@
 
 Each veth is shaped at both of its ends, so a spoke's link has the rate in each direction.  Without root the caller
 moves itself into a user namespace first (`enter_user_namespace`).  Invariant: whatever was made is removed, also after
-an error, and nothing outside the made namespaces is touched.
+an error; what a killed process left is removed by the next; nothing else is touched.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,8 @@ QUEUE_SECONDS = "200ms"
 """Longest that a packet waits in the shaper before it is dropped: some bandwidth-delay products of TCP."""
 
 _INSIDE = "--inside-user-namespace"
+_PREFIX = "arch"
+"""Of the namespaces' names; the process's number follows."""
 
 
 class NoShapedLinks(Exception):
@@ -71,7 +74,8 @@ def make_links(num_spokes: int) -> Iterator[Links]:
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             raise NoShapedLinks(f"{tool} is not installed (Debian, Ubuntu: apt-get install iproute2)")
-    prefix = f"arch{os.getpid()}"
+    _remove_leftovers()
+    prefix = f"{_PREFIX}{os.getpid()}"
     links = Links(hub=f"{prefix}hub", spokes=tuple(f"{prefix}s{index}" for index in range(num_spokes)))
     try:
         for name in (links.hub, *links.spokes):
@@ -106,6 +110,17 @@ def read_link_bytes() -> tuple[int, int]:
     """Return what this namespace's uplink has sent and received, as the kernel counts it: whole frames."""
     folder = Path("/sys/class/net/uplink/statistics")
     return int((folder / "tx_bytes").read_text()), int((folder / "rx_bytes").read_text())
+
+
+def _remove_leftovers() -> None:
+    """Remove the namespaces of processes that were killed before they could."""
+    listed = subprocess.run(
+        ["ip", "netns", "list"], capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+    )
+    for line in listed.stdout.splitlines():
+        found = re.fullmatch(rf"{_PREFIX}([0-9]+)(hub|s[0-9]+)", line.split()[0])
+        if found is not None and not Path(f"/proc/{found[1]}").exists():
+            _run(["ip", "netns", "del", found[0]], is_allowed_to_fail=True)
 
 
 def _connect(hub: str, spoke: str, index: int) -> None:

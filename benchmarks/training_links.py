@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,6 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=NUM_STEPS, help="inner steps of DiLoCo and ours on a shaped link")
     options, _ = parser.parse_known_args()
     enter_user_namespace("benchmarks.training_links")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is removed
     try:
         with make_links(NUM_RANKS) as links, _start(links) as ranks:
             rows = measure_all(links, ranks, options.steps)
