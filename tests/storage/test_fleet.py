@@ -294,7 +294,8 @@ def test_a_put_follows_a_committee_that_changes_meanwhile(
     verify_certificate(certificate, previous, genesis_hash=GENESIS_HASH, height=Height(chain.height()))
     make_committee(shared_fleet, list(four))
     with pytest.raises(NotEnoughReceipts, match="NotMySeat: epoch"):
-        disperse(client, previous, expiry=9_500)
+        for expiry in range(9_500, 9_700):  # until the nodes have heard of the change
+            disperse(client, previous, expiry=expiry)
 
 
 def test_get_says_what_the_chain_knows(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
