@@ -127,7 +127,7 @@ class Devnet:
             assert time.monotonic() < deadline, f"not in {seconds} s: {what}\n{self.info()}\n{tails}"
             time.sleep(0.05)
 
-    def wait_for_counted(self, name: str, first_round: int) -> None:
+    def wait_for_counted(self, name: str, first_round: int, seconds: float = 90.0) -> None:
         """Wait until an update of a round that had not been opened when it was ``first_round``'s turn has counted."""
         address = self.workers[name].address
 
@@ -137,7 +137,7 @@ class Devnet:
                 for t in range(first_round, self.info().num_settled)
             )
 
-        self.wait_for(has_counted, f"an update of {name} from round {first_round} on counts")
+        self.wait_for(has_counted, f"an update of {name} from round {first_round} on counts", seconds)
 
     def fates(self, name: str) -> list[UpdateFate]:
         address = self.workers[name].address

@@ -138,7 +138,7 @@ def test_a_killed_stage_ends_its_worker_and_a_shard_told_to_stop_ends_it_in_orde
     for host, port in ports:
         with socket.create_server((host, port)):
             pass
-    assert net.member("sharded").state in (MemberState.READY, MemberState.ACTIVE), "the membership is kept"
+    assert net.member("sharded").state is not MemberState.LEFT, "it is dropped at most, for the rounds it misses"
 
 
 def test_they_resume_and_count_again(net: Devnet) -> None:
@@ -146,7 +146,7 @@ def test_they_resume_and_count_again(net: Devnet) -> None:
     for name in ("pipeline", "sharded"):
         net.workers[name].start()
     for name in ("pipeline", "sharded"):
-        net.wait_for_counted(name, opened)
+        net.wait_for_counted(name, opened, 240)
         assert "resumed at version" in net.workers[name].log
         assert "restoring from a checkpoint" not in net.workers[name].log
     for t in range(opened, net.info().num_settled):
