@@ -82,6 +82,10 @@ class MeteredApplication:
 
         return measured
 
+    def attach(self, drain: Callable[[], None]) -> None:
+        """Hand on what takes CometBFT's requests in while a block is executed."""
+        self._application.attach(drain)
+
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the counts as Prometheus has them."""
         requests = CounterMetricFamily("archipelago_abci_requests", "ABCI requests", labels=["request"])
