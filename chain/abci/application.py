@@ -9,7 +9,7 @@ and flushes its mempool: nothing here is held across the two that CheckTx needs,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -65,6 +65,9 @@ ABCI_VERSION = "2.0.0"
 
 APPLICATION_VERSION = 1
 """Protocol version of the rules; in every block header."""
+
+DRAIN_TRANSACTIONS = 16
+"""Executed between two looks at CometBFT's sockets: some 5 ms of training commits."""
 
 QUERY_NOT_FOUND = 1
 """Result code of a query that names nothing."""
@@ -138,6 +141,7 @@ class ChainApplication:
         self._verdicts = VerdictCache()
         self._evm_work = EvmWork()
         self._signatures = SignaturesAhead()
+        self._drain: Callable[[], None] = _do_nothing
         self._finalized: _Finalized | None = None
         if store.committed.is_empty:
             store.wipe()  # what a restore that was cut short has left
@@ -153,6 +157,10 @@ class ChainApplication:
     def get_handler(self, name: str) -> Handler:
         """Return the handler of an ABCI request."""
         return cast(Handler, getattr(self, f"process_{name}"))
+
+    def attach(self, drain: Callable[[], None]) -> None:
+        """Take CometBFT's requests off its hands by ``drain`` now and then while a block is executed."""
+        self._drain = drain
 
     # ---- Query connection
 
@@ -330,7 +338,7 @@ class ChainApplication:
         decoded = [self._verdicts.decode(raw, parameters.evm_chain_id) for raw in request.txs]
         overlay = Overlay(committed.state)
         self._record_misbehavior(overlay, request)
-        execution = process_block(overlay, environment, decoded, self._contracts)
+        execution = process_block(overlay, environment, _Draining(decoded, self._drain), self._contracts)
         die_if_due(self._fault, FaultPoint.IN_FINALIZE, request.height)
         self._finalized = self._seal(overlay, environment, execution, decoded, request)
         return pb.ResponseFinalizeBlock(
@@ -505,6 +513,30 @@ class ChainApplication:
 
     def _read_account(self, address: Address) -> tuple[Nonce, Amount]:
         return accounts.get_account(self._store.committed.state, address)
+
+
+class _Draining(Sequence[Transaction | InvalidTransaction]):
+    """The transactions of a block; who walks over them calls ``drain`` now and then."""
+
+    def __init__(self, transactions: list[Transaction | InvalidTransaction], drain: Callable[[], None]) -> None:
+        self._transactions = transactions
+        self._drain = drain
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._transactions[index]
+
+    def __iter__(self) -> Iterator[Transaction | InvalidTransaction]:
+        for index, transaction in enumerate(self._transactions):
+            if index % DRAIN_TRANSACTIONS == 0:
+                self._drain()
+            yield transaction
+
+
+def _do_nothing() -> None:
+    """Drain nothing, where no server is attached."""
 
 
 def _find_refused(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,9 @@ COLLECTOR_THRESHOLDS = (20_000, 20, 50)
 looking through them again and again took a fifth of FinalizeBlock."""
 
 
+_DRAINED_BYTES = 1 << 18
+"""Read at once: what a socket's buffer holds."""
+
 _FLUSH_REQUEST = pb.Request(flush=pb.RequestFlush()).SerializeToString()
 _FLUSH_ANSWER = encode_frame(pb.Response(flush=pb.ResponseFlush()).SerializeToString())
 
@@ -71,6 +75,9 @@ class Application(Protocol):
 
     def get_handler(self, name: str) -> Handler:
         """Return the handler of a request name."""
+
+    def attach(self, drain: Callable[[], None]) -> None:
+        """Call ``drain`` every few milliseconds while a handler takes long."""
 
 
 class HandlerFailed(Exception):
@@ -96,6 +103,7 @@ class AbciProtocol(asyncio.Protocol):
         self._is_scheduled = False
         self._is_paused = False
         self._is_stopped = False
+        self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
@@ -106,14 +114,29 @@ class AbciProtocol(asyncio.Protocol):
         """Take in what came, and answer unless an earlier request still waits for its turn."""
         if self._is_stopped:
             return
+        self._take(data)
+        if not self._is_scheduled:
+            self._answer_some()
+
+    def drain(self) -> None:
+        """Take in what lies in the socket, and answer it later: for use while a handler takes long."""
+        if self._transport is None or self._is_stopped or self._waiting_bytes > MAX_WAITING_BYTES:
+            return
+        try:
+            data = os.read(self._transport.get_extra_info("socket").fileno(), _DRAINED_BYTES)
+        except OSError:  # nothing there, or a broken connection, which the loop finds too
+            return
+        if data:  # the end of the stream is seen again by the loop
+            self._take(data)
+            self._schedule()
+
+    def _take(self, data: bytes) -> None:
         try:
             messages = self._frames.feed(data)
         except InvalidFrame as error:
             raise self._stop_for_stream("frame", error) from error
         self._waiting.extend(messages)
         self._waiting_bytes += sum(map(len, messages))
-        if not self._is_scheduled:
-            self._answer_some()
 
     def _answer_some(self) -> None:
         """Answer the next requests with one write; the loop comes back for the rest."""
@@ -138,9 +161,13 @@ class AbciProtocol(asyncio.Protocol):
             if answers and self._transport is not None:
                 self._transport.write(b"".join(answers))
         if self._waiting:
+            self._schedule()
+        self._regulate()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._answer_some)
-        self._regulate()
 
     def _regulate(self) -> None:
         """Read no more while much waits, and again when it has become half of that."""
@@ -155,6 +182,8 @@ class AbciProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Say that CometBFT went away: it opens all four connections again after its own restart."""
+        self._transport = None
+        self.is_lost = True
         if not self._frames.is_between_frames and not self._is_stopped:
             log.warning("connection closed within a request: %s", error or "end of stream")
 
@@ -198,7 +227,19 @@ async def serve(
         if not failed.done():
             failed.set_exception(error)
 
-    server = await loop.create_unix_server(lambda: AbciProtocol(application, fail), str(socket_path))
+    connections: list[AbciProtocol] = []
+
+    def connect() -> AbciProtocol:
+        connections[:] = [each for each in connections if not each.is_lost]
+        connections.append(AbciProtocol(application, fail))
+        return connections[-1]
+
+    def drain() -> None:
+        for connection in connections:
+            connection.drain()
+
+    application.attach(drain)
+    server = await loop.create_unix_server(connect, str(socket_path))
     log.info("ABCI listens at %s", socket_path)
     if listening is not None:
         listening.set()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,9 @@ class EchoingApplication:
             return response
 
         return handle
+
+    def attach(self, drain: Callable[[], None]) -> None:
+        self.drain = drain
 
 
 class RecordingTransport(asyncio.WriteTransport):
@@ -264,3 +270,48 @@ async def test_reading_pauses_while_too_much_waits() -> None:
     assert len(_read(transport.writes)) == number
     assert not transport.is_reading_paused
     assert not failures
+
+
+async def test_requests_are_taken_in_while_a_block_is_executed(tmp_path: Path) -> None:
+    """CometBFT can write, and what it wrote is answered after the block, in order."""
+    application = EchoingApplication()
+    path, stopping, listening = tmp_path / "s", asyncio.Event(), asyncio.Event()
+    serving = asyncio.create_task(serve(application, path, stopping, listening=listening))
+    await asyncio.wait_for(listening.wait(), 10)
+    with socket.socket(socket.AF_UNIX) as mempool:
+        mempool.connect(str(path))
+        mempool.setblocking(False)
+        mempool.send(_make_request("check_tx"))
+        await asyncio.wait_for(asyncio.get_running_loop().sock_recv(mempool, 1 << 16), 10)
+        sent = 0
+        for _ in range(20):  # nothing is awaited, so the loop reads nothing: only drain does
+            sent += _fill(mempool)
+            application.drain()
+        assert sent > 4 * _fill_size()
+        answered = 0
+        frames = FrameReader()
+        async with asyncio.timeout(20):
+            while answered < sent:
+                data = await asyncio.get_running_loop().sock_recv(mempool, 1 << 20)
+                answered += len(frames.feed(data))
+    stopping.set()
+    await serving
+
+
+def _fill(connection: socket.socket) -> int:
+    """Send checks until the socket takes no more; return how many."""
+    check = _make_request("check_tx")
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            assert connection.send(check) == len(check)
+            sent += 1
+    return sent
+
+
+def _fill_size() -> int:
+    """Return how many checks a socket takes that nobody reads."""
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        return _fill(near)

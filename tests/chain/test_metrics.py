@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,9 @@ def test_requests_codes_and_times_are_counted(tmp_path: Path, app_state: dict[st
 
 def test_file_is_written_once_a_second_at_most_and_a_full_disk_is_survived(tmp_path: Path) -> None:
     class Quiet:
+        def attach(self, drain: Callable[[], None]) -> None:
+            """Need nothing."""
+
         def get_handler(self, name: str) -> Any:
             return lambda request: pb.ResponseCommit()
 
