@@ -16,7 +16,7 @@ from training_worker_devnet import STOP_SECONDS, Devnet, Worker, open_devnet
 
 from contracts.bindings.types import MemberState, RoundState, UpdateFate
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 RECIPE = """
 name = "shapes"
