@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ContractError
 from contracts.bindings.sender import Sender
-from contracts.bindings.types import BlobState, CheckpointState
+from contracts.bindings.types import BlobState
 from da.core.types import BlobId, Height, Tier
 from storage.archives import keep_file
 from storage.client import StorageClient
@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 COLD_BLOCKS = 8_760_000
 """A month of blocks of 0.3 s; a cold lease is 30 days at least."""
 
-
-NO_PART = bytes(32)
-"""What the chain says of a part that nobody has stored."""
 
 Plan = Callable[[Sequence[Kept], Height, int], tuple[tuple[Action, Kept], ...]]
 """What to do now with what a catalogue has, at a height; the number is the newest certified version."""
@@ -175,8 +172,7 @@ class RunMovePort(StoreMovePort):
         found = {}
         for version in sorted(versions):
             checkpoint = self._chain.training.checkpoint_at(self._run, version)
-            is_over = checkpoint.state in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED)
-            if is_over and NO_PART not in checkpoint.blobs:  # a newer one may be certified before all parts are in
+            if checkpoint.is_complete:
                 found[version] = tuple(BlobId(blob) for blob in checkpoint.blobs)
         return info.certified_version, found
 

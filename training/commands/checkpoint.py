@@ -172,7 +172,7 @@ def fetch_checkpoint(
     from training.worker.restore import MAX_PART_BYTES
 
     checkpoint = client.training.checkpoint_at(run, version)
-    if checkpoint.state not in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED):
+    if not checkpoint.is_complete:
         raise StateUnavailable(
             f"version {version} of run {run} has no certified checkpoint",
             next_step=f"trainer checkpoint list --run {run}, or leave --version out to take the newest",

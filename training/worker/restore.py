@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from contracts.bindings.types import Checkpoint, CheckpointState, RunInfo
+from contracts.bindings.types import Checkpoint, RunInfo
 from training.worker.errors import GenesisMismatch, PayloadError, StateUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules
 from training.worker.trace import EventKind, Trace
@@ -64,7 +64,7 @@ def restore_version(
 ) -> tuple[Any, int]:
     """Return (state, version) of one certified checkpoint, or raise ``StateUnavailable`` with the reason."""
     checkpoint: Checkpoint = chain.training.checkpoint_at(run, version)
-    if checkpoint.state not in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED):
+    if not checkpoint.is_complete:
         raise StateUnavailable(
             f"version {version} has no certified checkpoint", next_step="leave --version out to take the newest"
         )
