@@ -45,7 +45,7 @@ def measure_pair(load: Load, *, num_validators: int) -> tuple[Finality, Finality
             kvstore = asyncio.run(_measure(network, pairs.transactions))
         with run_network(Path(directory) / "c", load.app_state, num_validators=num_validators) as network:
             chain = asyncio.run(_measure(network, load.transactions))
-            check_all_succeeded(network)
+            check_all_succeeded(network, load)
     return kvstore, chain
 
 

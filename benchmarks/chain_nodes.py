@@ -66,11 +66,11 @@ class Network:
                 seconds[name] = seconds.get(name, 0.0) + times.user + times.system
         return seconds
 
-    def count_failures(self) -> int:
-        """Return how many transactions of our application failed so far."""
+    def count_successes(self) -> int:
+        """Return how many transactions our application has executed without failure."""
         with Reader(self.validators[0].home / "app") as reader, reader.snapshot() as snapshot:
             return sum(
-                receipt.status == 0 for height in range(1, snapshot.height + 1) for receipt in snapshot.receipts(height)
+                receipt.status for height in range(1, snapshot.height + 1) for receipt in snapshot.receipts(height)
             )
 
 
@@ -84,8 +84,9 @@ class BlockCounter:
         self.total = 0
 
     def count(self) -> int:
-        """Return the transactions in all blocks so far."""
-        newest = int(fetch(self._connection, "/status")["sync_info"]["latest_block_height"])
+        """Return the transactions in all blocks that the application has committed."""
+        response = fetch(self._connection, "/abci_info")["response"]
+        newest = int(response.get("last_block_height", 0))  # /status tells of a block before it is executed
         while self._height < newest:
             last = min(newest, self._height + _BLOCKS_AT_ONCE)
             chain = fetch(self._connection, f"/blockchain?minHeight={self._height + 1}&maxHeight={last}")
