@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ContractError
 from contracts.bindings.sender import Sender
@@ -172,7 +173,7 @@ class RunMovePort(StoreMovePort):
         found = {}
         for version in sorted(versions):
             checkpoint = self._chain.training.checkpoint_at(self._run, version)
-            if checkpoint.is_complete:
+            if is_complete(checkpoint):
                 found[version] = tuple(BlobId(blob) for blob in checkpoint.blobs)
         return info.certified_version, found
 

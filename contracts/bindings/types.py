@@ -218,12 +218,6 @@ class Checkpoint:
     height: int
     blobs: tuple[bytes, ...]
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every part is stored: a newer one may supersede it before, and the chain then says 32 zero bytes."""
-        is_over = self.state in (CheckpointState.CERTIFIED, CheckpointState.SUPERSEDED)
-        return is_over and bytes(32) not in self.blobs
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:

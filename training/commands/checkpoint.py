@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress
 
+from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import CheckpointState
 from training.commands.asking import fetch_run
@@ -172,7 +173,7 @@ def fetch_checkpoint(
     from training.worker.restore import MAX_PART_BYTES
 
     checkpoint = client.training.checkpoint_at(run, version)
-    if not checkpoint.is_complete:
+    if not is_complete(checkpoint):
         raise StateUnavailable(
             f"version {version} of run {run} has no certified checkpoint",
             next_step=f"trainer checkpoint list --run {run}, or leave --version out to take the newest",

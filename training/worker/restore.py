@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.types import Checkpoint, RunInfo
 from training.worker.errors import GenesisMismatch, PayloadError, StateUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules
@@ -64,7 +65,7 @@ def restore_version(
 ) -> tuple[Any, int]:
     """Return (state, version) of one certified checkpoint, or raise ``StateUnavailable`` with the reason."""
     checkpoint: Checkpoint = chain.training.checkpoint_at(run, version)
-    if not checkpoint.is_complete:
+    if not is_complete(checkpoint):
         raise StateUnavailable(
             f"version {version} has no certified checkpoint", next_step="leave --version out to take the newest"
         )

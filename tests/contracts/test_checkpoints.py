@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.types import Checkpoint, CheckpointState
 
 PART = b"\x01" * 32
@@ -11,7 +12,7 @@ NO_PART = bytes(32)
 
 
 @pytest.mark.parametrize(
-    ("state", "blobs", "is_complete"),
+    ("state", "blobs", "expected"),
     [
         (CheckpointState.CERTIFIED, (PART, PART), True),
         (CheckpointState.SUPERSEDED, (PART, PART), True),
@@ -20,6 +21,6 @@ NO_PART = bytes(32)
         (CheckpointState.NONE, (), False),
     ],
 )
-def test_complete_only_with_all_parts(state: CheckpointState, blobs: tuple[bytes, ...], is_complete: bool) -> None:
+def test_complete_only_with_all_parts(state: CheckpointState, blobs: tuple[bytes, ...], expected: bool) -> None:
     checkpoint = Checkpoint(version=8, root=PART, state=state, height=40, blobs=blobs)
-    assert checkpoint.is_complete is is_complete
+    assert is_complete(checkpoint) is expected
