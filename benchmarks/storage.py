@@ -26,9 +26,9 @@ from da.counting import Traffic
 from da.links import SeatLinks
 from storage.archiving import Chain, read_archive, write_archive
 from storage.node.engine import StoreEngine
-from storage.node.upload import ShardOffer
 from storage.node.pacing import Pacer
 from storage.node.rebuilding import Rebuild, rebuild_shard
+from storage.node.upload import ShardOffer
 
 BLOB_BYTES = 64 * 2**20
 """Of each blob that is written, lost in part, and read."""

@@ -43,6 +43,7 @@ from chain.core.state import Base
 from chain.core.transactions import restore_transaction
 from chain.core.types import Address, Hash, Height
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
+from chain.stored_states import ArchiveState, SnapshotState, iterate_all
 
 DATABASES = (
     b"meta",
@@ -141,7 +142,7 @@ class Snapshot:
         """Read through ``transaction``."""
         self._transaction = transaction
         self._databases = databases
-        self._state = _SnapshotState(transaction, databases[b"state"])
+        self._state = SnapshotState(transaction, databases[b"state"])
         self._height: Height | None = None
 
     @property
@@ -174,7 +175,7 @@ class Snapshot:
     @property
     def state_and_archive(self) -> Base:
         """The state, and behind it the records that left it: for views of this node only, never for a block."""
-        return _ArchiveState(self._transaction, self._databases[b"state"], self._databases[b"archive"])
+        return ArchiveState(self._transaction, self._databases[b"state"], self._databases[b"archive"])
 
     def changed_since(self, height: int) -> dict[bytes, bytes | None] | None:
         """Return what keys that blocks after ``height`` have changed held then (``PastState``); None where it is gone.
@@ -490,71 +491,6 @@ class Store:
             self._env.set_mapsize(info["map_size"] * _GROWTH_FACTOR)
 
 
-class _SnapshotState:
-    """A Base over one LMDB transaction."""
-
-    __slots__ = ("_database", "_transaction")
-
-    def __init__(self, transaction: lmdb.Transaction, database: Any) -> None:
-        self._transaction = transaction
-        self._database = database
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, None where there is none."""
-        value = self._transaction.get(key, db=self._database)
-        return None if value is None else bytes(value)
-
-    def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, ascending."""
-        with self._transaction.cursor(db=self._database) as cursor:
-            if not cursor.set_range(start):
-                return
-            for found, value in cursor:
-                key = bytes(found)
-                if key >= stop:
-                    return
-                yield key, bytes(value)
-
-
-class PastState:
-    """A state as it was before what has changed since."""
-
-    __slots__ = ("_base", "_changed")
-
-    def __init__(self, base: Base, changed: dict[bytes, bytes | None]) -> None:
-        """Stand on ``base``, with the old values of ``changed``."""
-        self._base = base
-        self._changed = changed
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, None where there was none."""
-        return self._changed[key] if key in self._changed else self._base.get(key)
-
-    def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with start <= key < stop, ascending."""
-        found: dict[bytes, bytes | None] = dict(self._base.iterate(start, stop))
-        found.update((key, value) for key, value in self._changed.items() if start <= key < stop)
-        return iter([(key, value) for key in sorted(found) if (value := found[key]) is not None])
-
-
-class _ArchiveState(_SnapshotState):
-    """The same, and what has left it."""
-
-    __slots__ = ("_archive",)
-
-    def __init__(self, transaction: lmdb.Transaction, database: Any, archive: Any) -> None:
-        super().__init__(transaction, database)
-        self._archive = archive
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or the last it had."""
-        value = super().get(key)
-        if value is None and key[:3] in ARCHIVED_PREFIXES:
-            archived = self._transaction.get(key, db=self._archive)
-            value = None if archived is None else bytes(archived)
-        return value
-
-
 def read_map_usage(directory: Path) -> tuple[int, int]:
     """Return (bytes in use, bytes of the map) of a database that this process has not open; raises StoreMissing."""
     if not (directory / "data.mdb").exists():
@@ -565,11 +501,6 @@ def read_map_usage(directory: Path) -> tuple[int, int]:
         return (info["last_pgno"] + 1) * env.stat()["psize"], info["map_size"]
     finally:
         env.close()
-
-
-def iterate_all(state: Base) -> Iterator[tuple[bytes, bytes]]:
-    """Yield every pair of the state, ascending; keys begin with an ASCII prefix."""
-    return state.iterate(b"\x00", b"\xff")
 
 
 def _open_databases(env: lmdb.Environment, directory: Path, *, is_writer: bool) -> dict[bytes, Any]:

@@ -9,13 +9,15 @@ and flushes its mempool: nothing here is held across the two that CheckTx needs,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import msgpack
 
 from chain.abci import abci_pb2 as pb
+from chain.abci.answers import make_result, make_validator_updates, refuse_query, refuse_transaction
+from chain.abci.draining import Draining, do_nothing
 from chain.abci.evm_work import EvmWork
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.server import Handler
@@ -24,7 +26,7 @@ from chain.abci.state_sync import StateSync
 from chain.abci.verdicts import VerdictCache
 from chain.core import accounts
 from chain.core.blocks import seal_block
-from chain.core.contracts.staking.keys import NEWEST_RULES, POWER_PREFIX, STAKING, get_rules
+from chain.core.contracts.staking.keys import NEWEST_RULES, STAKING, get_rules
 from chain.core.contracts.staking.validators import (
     Evidence,
     get_operator,
@@ -33,8 +35,6 @@ from chain.core.contracts.staking.validators import (
 )
 from chain.core.contracts.storage.epochs import get_committee
 from chain.core.errors import (
-    CODE_EXECUTION_FAILED,
-    CODESPACE,
     BlockGasExhausted,
     EvmGasLimitTooHigh,
     InvalidTransaction,
@@ -50,13 +50,13 @@ from chain.core.executor import (
 )
 from chain.core.genesis import PARAMETERS_KEY, ChainParameters, Genesis, get_parameters, parse_genesis
 from chain.core.queue import TransactionQueue
-from chain.core.record_codec import unpack
 from chain.core.records import Receipt, Transaction
 from chain.core.smt import Tree
 from chain.core.state import Overlay
 from chain.core.types import Address, Amount, Hash, Height, Nonce
 from chain.snapshots import SnapshotDirectory
-from chain.store import Candidate, Store, iterate_all
+from chain.store import Candidate, Store
+from chain.stored_states import iterate_all
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +65,6 @@ ABCI_VERSION = "2.0.0"
 
 APPLICATION_VERSION = 1
 """Protocol version of the rules; in every block header."""
-
-DRAIN_TRANSACTIONS = 16
-"""Executed between two looks at CometBFT's sockets: some 5 ms of training commits."""
-
-QUERY_NOT_FOUND = 1
-"""Result code of a query that names nothing."""
 
 ProcessGenesis = Callable[[Overlay, Genesis], None]
 """Writes the first state."""
@@ -141,7 +135,7 @@ class ChainApplication:
         self._verdicts = VerdictCache()
         self._evm_work = EvmWork()
         self._signatures = SignaturesAhead()
-        self._drain: Callable[[], None] = _do_nothing
+        self._drain: Callable[[], None] = do_nothing
         self._finalized: _Finalized | None = None
         if store.committed.is_empty:
             store.wipe()  # what a restore that was cut short has left
@@ -193,7 +187,7 @@ class ChainApplication:
         answer = pb.ResponseQuery(height=committed.height, key=request.data)
         if request.path == "/pending_nonce":
             if len(request.data) != 20:
-                return _refuse_query(f"address has {len(request.data)} bytes, expected 20")
+                return refuse_query(f"address has {len(request.data)} bytes, expected 20")
             address = Address(request.data)
             nonce = self._queue.compute_next_nonce(address, self._read_account(address)[0])
             answer.value = nonce.to_bytes(8, "big")
@@ -201,14 +195,14 @@ class ChainApplication:
             answer.value = len(self._queue).to_bytes(8, "big")
         elif request.path == "/state":
             if not request.data or len(request.data) > 500:
-                return _refuse_query(f"state key has {len(request.data)} bytes, expected 1 to 500")
+                return refuse_query(f"state key has {len(request.data)} bytes, expected 1 to 500")
             answer.value = committed.state.get(request.data) or b""
             if request.prove:
                 proof = self._tree.prove(request.data)
                 data = msgpack.packb([list(proof.siblings), list(proof.other_leaf or ())])
                 answer.proof_ops.ops.add(type="archipelago:smt", key=request.data, data=data)
         else:
-            return _refuse_query(f"unknown path {request.path!r}, known: /pending_nonce, /state, /queue")
+            return refuse_query(f"unknown path {request.path!r}, known: /pending_nonce, /state, /queue")
         return answer
 
     # ---- Mempool connection
@@ -221,10 +215,10 @@ class ChainApplication:
         """
         parameters = self._parameters
         if parameters is None:  # a node that state-syncs answers clients already
-            return _refuse_transaction(InvalidTransaction("this node has no state yet: send to another, or wait"))
+            return refuse_transaction(InvalidTransaction("this node has no state yet: send to another, or wait"))
         verdict = self._verdicts.decode(request.tx, parameters.evm_chain_id)
         if isinstance(verdict, InvalidTransaction):
-            return _refuse_transaction(verdict)
+            return refuse_transaction(verdict)
         try:
             committed = self._store.committed
             nonce, balance = check_arrival(committed.state, verdict, parameters, self._contracts)
@@ -232,7 +226,7 @@ class ChainApplication:
             if verdict.to in self._contracts:
                 self._look_ahead(verdict, parameters)
         except InvalidTransaction as error:
-            return _refuse_transaction(error)
+            return refuse_transaction(error)
         return pb.ResponseCheckTx(gas_wanted=verdict.gas_limit, data=verdict.hash)
 
     # ---- Consensus connection
@@ -338,16 +332,15 @@ class ChainApplication:
         decoded = [self._verdicts.decode(raw, parameters.evm_chain_id) for raw in request.txs]
         overlay = Overlay(committed.state)
         self._record_misbehavior(overlay, request)
-        execution = process_block(overlay, environment, _Draining(decoded, self._drain), self._contracts)
+        execution = process_block(overlay, environment, Draining(decoded, self._drain), self._contracts)
         die_if_due(self._fault, FaultPoint.IN_FINALIZE, request.height)
         self._finalized = self._seal(overlay, environment, execution, decoded, request)
         return pb.ResponseFinalizeBlock(
             tx_results=[
-                _make_result(result, transaction)
-                for result, transaction in zip(execution.results, decoded, strict=True)
+                make_result(result, transaction) for result, transaction in zip(execution.results, decoded, strict=True)
             ],
             app_hash=self._finalized.candidate.app_hash,
-            validator_updates=_make_validator_updates(self._finalized.candidate.changes),
+            validator_updates=make_validator_updates(self._finalized.candidate.changes),
         )
 
     def process_commit(self, request: pb.RequestCommit) -> pb.ResponseCommit:
@@ -515,30 +508,6 @@ class ChainApplication:
         return accounts.get_account(self._store.committed.state, address)
 
 
-class _Draining(Sequence[Transaction | InvalidTransaction]):
-    """The transactions of a block; who walks over them calls ``drain`` now and then."""
-
-    def __init__(self, transactions: list[Transaction | InvalidTransaction], drain: Callable[[], None]) -> None:
-        self._transactions = transactions
-        self._drain = drain
-
-    def __len__(self) -> int:
-        return len(self._transactions)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._transactions[index]
-
-    def __iter__(self) -> Iterator[Transaction | InvalidTransaction]:
-        for index, transaction in enumerate(self._transactions):
-            if index % DRAIN_TRANSACTIONS == 0:
-                self._drain()
-            yield transaction
-
-
-def _do_nothing() -> None:
-    """Drain nothing, where no server is attached."""
-
-
 def _find_refused(
     results: Sequence[Receipt | InvalidTransaction], decoded: Sequence[Transaction | InvalidTransaction]
 ) -> tuple[Transaction, ...]:
@@ -553,35 +522,3 @@ def _find_refused(
         elif not (isinstance(result, NonceTooHigh) and transaction.sender in delayed):
             refused.append(transaction)
     return tuple(refused)
-
-
-def _refuse_query(reason: str) -> pb.ResponseQuery:
-    return pb.ResponseQuery(code=QUERY_NOT_FOUND, log=reason, codespace=CODESPACE)
-
-
-def _refuse_transaction(error: InvalidTransaction) -> pb.ResponseCheckTx:
-    return pb.ResponseCheckTx(code=error.code, log=str(error), codespace=CODESPACE)
-
-
-def _make_validator_updates(changes: Sequence[tuple[bytes, bytes | None]]) -> list[pb.ValidatorUpdate]:
-    """Return what CometBFT must be told of the validator set: keys whose power the block changed."""
-    return [
-        pb.ValidatorUpdate(
-            pub_key=pb.PublicKey(ed25519=key[len(POWER_PREFIX) :]), power=0 if value is None else unpack(value)
-        )
-        for key, value in changes
-        if key.startswith(POWER_PREFIX)
-    ]
-
-
-def _make_result(result: Receipt | InvalidTransaction, transaction: Any) -> pb.ExecTxResult:
-    if isinstance(result, InvalidTransaction):
-        return pb.ExecTxResult(code=result.code, log=str(result), codespace=CODESPACE)
-    return pb.ExecTxResult(
-        code=0 if result.status else CODE_EXECUTION_FAILED,
-        data=result.output,
-        log=result.error,
-        gas_wanted=transaction.gas_limit,
-        gas_used=result.gas_used,
-        codespace="" if result.status else CODESPACE,
-    )

@@ -12,7 +12,8 @@ from chain.core.state import Base
 from chain.rpc.faults import BlockPruned, InvalidParams, StateGone
 from chain.rpc.session import Session
 from chain.rpc.values import Params, parse_data, parse_height
-from chain.store import PastState, Snapshot
+from chain.store import Snapshot
+from chain.stored_states import PastState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

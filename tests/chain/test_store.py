@@ -19,7 +19,8 @@ from chain.core.genesis import Genesis
 from chain.core.records import Transaction
 from chain.core.state import Overlay
 from chain.core.types import Address, Amount, Hash, Height
-from chain.store import Candidate, Reader, Store, StoreMissing, iterate_all
+from chain.store import Candidate, Reader, Store, StoreMissing
+from chain.stored_states import iterate_all
 
 CODE_READ = """
 import sys

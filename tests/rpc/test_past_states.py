@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from chain import store
 from chain.core.evm.addresses import compute_create_address
 from chain.core.state import Overlay
-from chain.store import HISTORY_BLOCKS, PastState
+from chain.store import HISTORY_BLOCKS
+from chain.stored_states import PastState
 from contracts.bindings.encoding import encode_call
 
 STAKING = "0x0000000000000000000000000000000000001002"
