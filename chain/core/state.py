@@ -42,14 +42,17 @@ _ABSENT = object()
 class Overlay:
     """Pending changes over a base, with one undo journal.
 
-    Writing and reading take a dict; the keys are sorted only when somebody iterates, those that came since.
+    Writing and reading take a dict; the keys are sorted only when somebody iterates, those that came since.  What was
+    read of the base is remembered: the base stays as it is while an overlay stands on it.
     """
 
-    __slots__ = ("_base", "_journal", "_new_keys", "_pending", "_sorted_keys")
+    __slots__ = ("_base", "_journal", "_known", "_new_keys", "_pending", "_sorted_keys")
 
     def __init__(self, base: Base | None = None) -> None:
         """Stand on ``base`` (an empty one by default)."""
         self._base: Base = base if base is not None else EmptyBase()
+        self._known: dict[bytes, bytes | None] = {}
+        """What the base has, of keys that were read."""
         self._pending: dict[bytes, bytes | None] = {}
         self._journal: list[tuple[bytes, object]] = []
         self._new_keys: list[bytes] = []
@@ -60,7 +63,11 @@ class Overlay:
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None where there is none."""
         value = self._pending.get(key, _ABSENT)
-        return self._base.get(key) if value is _ABSENT else value  # type: ignore[return-value]
+        if value is _ABSENT:
+            value = self._known.get(key, _ABSENT)
+            if value is _ABSENT:
+                value = self._known[key] = self._base.get(key)
+        return value  # type: ignore[return-value]
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a key; an empty value is allowed and differs from none."""

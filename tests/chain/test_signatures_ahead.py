@@ -69,7 +69,7 @@ def test_what_was_checked_ahead_is_not_checked_again(is_forged: bool, monkeypatc
     def fail(key: bytes) -> Any:
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(receipt, "_load_key", fail)
+    monkeypatch.setattr(receipt, "VerifyKey", fail)
     if is_forged:
         with pytest.raises(ForgedSignature):
             verify_certificate(certificate, COMMITTEE, genesis_hash=GENESIS_HASH, height=Height(1))

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -233,3 +234,19 @@ def test_a_key_proof_fits_one_operator_and_chain(fakes: Any) -> None:
 def test_verifying_a_signature_is_total(key: bytes, signature: bytes) -> None:
     assert not is_signature_valid(key, signature, b"message")
     assert not is_signature_valid(key[:32].ljust(32, b"\0"), signature[:64].ljust(64, b"\1"), b"message")
+
+
+def test_a_key_of_small_order_signs_nothing() -> None:
+    """The neutral point as key and as R, with S = 0, satisfies the bare equation for every message."""
+    neutral = (1).to_bytes(32, "little")
+    assert not is_signature_valid(neutral, neutral + bytes(32), b"\x07" * 32)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.binary(min_size=32, max_size=32), message=st.binary(min_size=32, max_size=32))
+def test_signatures_of_another_library_are_valid(seed: bytes, message: bytes) -> None:
+    """Oracle: OpenSSL signs; one flipped bit is noticed."""
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    public, signature = key.public_key().public_bytes_raw(), key.sign(message)
+    assert is_signature_valid(public, signature, message)
+    assert not is_signature_valid(public, signature[:-1] + bytes([signature[-1] ^ 1]), message)
