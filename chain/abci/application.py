@@ -20,6 +20,7 @@ from chain.abci.answers import make_result, make_validator_updates, refuse_query
 from chain.abci.draining import Draining, do_nothing
 from chain.abci.evm_work import EvmWork
 from chain.abci.faults import Fault, FaultPoint, die_if_due
+from chain.abci.gas_guesses import GasGuesses
 from chain.abci.server import Handler
 from chain.abci.signatures_ahead import SignaturesAhead, find_certificate, read_epoch
 from chain.abci.state_sync import StateSync
@@ -40,6 +41,8 @@ from chain.core.errors import (
     InvalidTransaction,
     NonceTooHigh,
 )
+from chain.core.evm.execution import needs_evm
+from chain.core.evm.gas import compute_required_gas
 from chain.core.executor import (
     BlockEnvironment,
     BlockExecution,
@@ -134,6 +137,7 @@ class ChainApplication:
         self._queue = TransactionQueue()
         self._verdicts = VerdictCache()
         self._evm_work = EvmWork()
+        self._gas_guesses = GasGuesses()
         self._signatures = SignaturesAhead()
         self._drain: Callable[[], None] = do_nothing
         self._finalized: _Finalized | None = None
@@ -293,6 +297,7 @@ class ChainApplication:
             height=Height(request.height),
             evm_gas_limit=parameters.evm_gas_limit,
             read_evm_gas=self._read_evm_gas,
+            read_gas=self._read_gas,
         )
         return pb.ResponsePrepareProposal(txs=chosen)
 
@@ -361,6 +366,11 @@ class ChainApplication:
         self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
         self._verdicts.forget(candidate.transactions)
         self._evm_work.learn(finalized.evm_work)
+        self._gas_guesses.learn(
+            (transaction, receipt.gas_used)
+            for transaction, receipt in zip(candidate.transactions, candidate.receipts, strict=True)
+            if self._runs_code(transaction)
+        )
         self._finalized = None
         if any(key == PARAMETERS_KEY for key, _ in candidate.changes):
             self._parameters = get_parameters(self._store.committed.state)
@@ -494,7 +504,20 @@ class ChainApplication:
             reserved = compute_evm_gas(state, transaction, self._get_parameters(), self._contracts) or 0
         except EvmGasLimitTooHigh as error:
             return error.got, error.got
-        return reserved, self._evm_work.guess(transaction.to, reserved) if reserved else 0
+        return reserved, min(self._evm_work.guess(transaction.to, reserved), self._gas_guesses.guess(transaction))
+
+    def _read_gas(self, transaction: Transaction) -> int:
+        """Return what a transaction will probably use of the block's gas."""
+        if self._runs_code(transaction):
+            return self._gas_guesses.guess(transaction)
+        return compute_required_gas(
+            transaction.data, is_creation=False, is_native=False, access_list=transaction.access_list
+        )
+
+    def _runs_code(self, transaction: Transaction) -> bool:
+        """Say whether more than value moves; what a transfer uses is known before."""
+        is_native = transaction.to in self._contracts
+        return is_native or needs_evm(self._store.committed.state, transaction.to, self._contracts)
 
     def _look_ahead(self, transaction: Transaction, parameters: ChainParameters) -> None:
         """Have a certificate checked while its transaction waits."""

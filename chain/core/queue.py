@@ -57,6 +57,15 @@ EvmGasReader = Callable[[Transaction], tuple[int, int]]
 runs."""
 
 
+GasReader = Callable[[Transaction], int]
+"""What a transaction will probably use of the block's gas; its limit must find room all the same."""
+
+
+def read_gas_limit(transaction: Transaction) -> int:
+    """Expect that a transaction uses all that it may."""
+    return transaction.gas_limit
+
+
 def read_no_evm_gas(transaction: Transaction) -> tuple[int, int]:
     """Take every transaction for one that runs no user's code."""
     return 0, 0
@@ -204,6 +213,7 @@ class TransactionQueue:
         height: Height,
         evm_gas_limit: int = 0,
         read_evm_gas: EvmGasReader = read_no_evm_gas,
+        read_gas: GasReader = read_gas_limit,
     ) -> list[bytes]:
         """Order a proposal at ``height`` out of all that waits, in order of arrival.
 
@@ -236,7 +246,7 @@ class TransactionQueue:
             budget.next_nonce = Nonce(budget.next_nonce + 1)
             budget.balance -= cost
             max_bytes -= size
-            gas_limit -= following.gas_limit
+            gas_limit -= read_gas(following)
             evm_gas_limit -= evm_work
             chosen.append(following.raw)
         for transaction in dead[:MAX_NOOPS]:
