@@ -13,7 +13,7 @@ from typing import Any
 
 from chain.core.block_hashes import BLOCK_HASH_RULES, process_block_hashes
 from chain.core.environment import Watch
-from chain.core.evm.tracing import CallFrame, Step, TraceOptions, Tracer, TraceTooLong
+from chain.core.evm.tracing import CallFrame, Step, TraceOptions, Tracer, TraceTooLarge, TraceTooLong
 from chain.core.executor import process_transaction
 from chain.core.native import Meter
 from chain.core.records import Receipt, Transaction
@@ -46,8 +46,13 @@ def trace_transaction(session: Session, params: Params) -> Any:
     if found is None:
         raise TraceRefused(f"transaction 0x{transaction_hash.hex()} is in no block; next: wait for its receipt")
     transaction, height, index = found
+    config = options.get("tracerConfig") or {}
+    if not isinstance(config, dict):
+        raise InvalidParams(f"tracerConfig is {str(config)[:40]!r}, expected an object")
+    is_alone = bool(kind and config.get("onlyTopCall"))
     tracer = Tracer(
         TraceOptions(
+            has_inner_calls=not is_alone,
             max_steps=0 if kind else MAX_STEPS,
             has_stack=not options.get("disableStack"),
             has_memory=bool(options.get("enableMemory")),
@@ -57,11 +62,10 @@ def trace_transaction(session: Session, params: Params) -> Any:
     )
     try:
         receipt = _replay(session, transaction, height, index, tracer)
-    except TraceTooLong as e:
+    except (TraceTooLong, TraceTooLarge) as e:
         raise TraceRefused(str(e)) from e
     if kind:
-        config = options.get("tracerConfig") or {}
-        return _view_call(_root(tracer, transaction, receipt), is_alone=bool(config.get("onlyTopCall")))
+        return _view_call(_root(tracer, transaction, receipt), is_alone=is_alone)
     return {
         "gas": receipt.gas_used,
         "failed": not receipt.status,

@@ -26,6 +26,11 @@ _CALLS = {
     opcode_values.CREATE: "CREATE",
     opcode_values.CREATE2: "CREATE2",
 }
+MAX_TRACE_BYTES = 64 << 20
+"""Of an answer: each instruction may have a megabyte of memory, or a thousand words of stack."""
+_STEP_BYTES = 150
+_WORD_BYTES = 70
+"""Of a word in JSON."""
 _SLOT_OPCODES = (opcode_values.SLOAD, opcode_values.SSTORE)
 
 
@@ -36,6 +41,19 @@ class TraceTooLong(Exception):
         """Keep the limit."""
         super().__init__(f"the transaction runs more than {limit} instructions; next: ask for the callTracer")
         self.limit = limit
+
+
+class TraceTooLarge(Exception):
+    """What the transaction did is more than is kept; not an EVM error, so it ends everything."""
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both sizes, bytes."""
+        super().__init__(
+            f"the trace takes {got} bytes so far, at most {limit}; next: ask without enableMemory, with"
+            " disableStack and disableStorage, or for onlyTopCall"
+        )
+        self.limit = limit
+        self.got = got
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +103,7 @@ class TraceOptions:
 
     max_steps: int
     """0: only the calls."""
+    has_inner_calls: bool = True
     has_stack: bool = True
     has_memory: bool = False
     has_slots: bool = True
@@ -103,6 +122,7 @@ class Tracer:
         self._open_steps: list[Step | None] = []
         self._last_opcode: list[int] = []
         self._slots: dict[bytes, dict[int, int]] = {}
+        self._num_bytes = 0
 
     def enter(self, message: MessageAPI, parent: ComputationAPI | None) -> None:
         """A frame begins."""
@@ -114,18 +134,21 @@ class Tracer:
             step = self._open_steps[-1]
             if step is not None:
                 step.gas_cost = step.gas - parent.get_gas_remaining()
+        is_shown = parent is None or self.options.has_inner_calls
+        data = message.code if message.is_create else message.data
+        self._count(_STEP_BYTES + 2 * len(data) if is_shown else 0)
         frame = CallFrame(
             kind=kind,
             sender=bytes(sender),
             to=bytes(message.storage_address if message.is_create else message.code_address),
             value=message.value,
             gas=message.gas,
-            data=bytes(message.code if message.is_create else message.data_as_bytes),
+            data=bytes(data) if is_shown else b"",
         )
-        if self._open_frames:
-            self._open_frames[-1].calls.append(frame)
-        else:
+        if not self._open_frames:
             self.root = frame
+        elif is_shown:
+            self._open_frames[-1].calls.append(frame)
         self._open_frames.append(frame)
 
     def leave(self, computation: ComputationAPI) -> None:
@@ -133,6 +156,7 @@ class Tracer:
         frame = self._open_frames.pop()
         frame.gas_used = frame.gas - computation.get_gas_remaining()
         frame.output = bytes(computation.output)
+        self._count(2 * len(frame.output) if self._open_frames == [] or self.options.has_inner_calls else 0)
         if computation.is_error:
             output = frame.output
             frame.error = describe_failure(computation.error, b"")
@@ -154,6 +178,9 @@ class Tracer:
             gas=computation.get_gas_remaining(),
             depth=computation.msg.depth + 1,
         )
+        num_words = len(computation._stack.values) if options.has_stack else 0  # type: ignore[attr-defined]
+        num_bytes = len(computation._memory) if options.has_memory else 0
+        self._count(_STEP_BYTES + _WORD_BYTES * num_words + 2 * num_bytes)
         if options.has_stack:
             step.stack = tuple(_to_int(value) for value in computation._stack.values)  # type: ignore[attr-defined]
         if options.has_memory:
@@ -184,7 +211,14 @@ class Tracer:
         known[slot] = (
             computation.state.get_storage(address, slot) if opcode == opcode_values.SLOAD else _to_int(stack[-2])
         )
+        self._count(2 * _WORD_BYTES * len(known))
         return dict(known)
+
+    def _count(self, num_bytes: int) -> None:
+        """Add to what the answer takes; raises TraceTooLarge."""
+        self._num_bytes += num_bytes
+        if self._num_bytes > MAX_TRACE_BYTES:
+            raise TraceTooLarge(MAX_TRACE_BYTES, self._num_bytes)
 
 
 class _TracedOpcode:
