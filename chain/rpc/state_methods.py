@@ -249,7 +249,8 @@ def _simulate(
     request = request if is_native else _cap_gas(session, view, request)
     try:
         return simulate_call(
-            view.deep_state,
+            # what has left the state is shown to whoever asks a view for it, never to code: a transaction won't see it
+            view.deep_state if is_native else view.state,
             view.environment if is_native else view.evm_environment(),
             sender=request.sender,
             to=request.to,

@@ -6,6 +6,9 @@ import {ITraining} from "../solidity/ITraining.sol";
 /// @title Money for one worker's update of one round, held by nobody until the round has settled.
 /// @notice A sponsor offers; when the round is FINAL with the worker's update accepted, anybody may have the worker
 /// paid. When the round has settled otherwise, or is not settled at the deadline, the sponsor has the money back.
+/// A round leaves the state some rounds after it has settled (RoundArchived). Then this contract sees it no more: the
+/// worker is paid by the round's record and its proof, which any node that kept them hands out
+/// (archipelago_archivedRound), and who has not claimed at the deadline leaves the money to the sponsor.
 contract Bounty {
     struct Offer {
         address sponsor;
@@ -25,6 +28,7 @@ contract Bounty {
     error DeadlinePassed(uint64 deadline, uint256 height);
     error UnknownOffer(uint256 offer);
     error NotEarned(uint256 offer);
+    error RoundLeft(uint64 run, uint64 round);
     error NotLost(uint256 offer, uint64 deadline, uint256 height);
     error TransferFailed(address to, uint256 amount);
 
@@ -45,13 +49,26 @@ contract Bounty {
         emit Offered(id, worker, run, round, msg.value);
     }
 
-    /// @notice Pay the worker what it has earned; anybody may call.
+    /// @notice Pay the worker what it has earned; anybody may call. RoundLeft: use claimArchived.
     function claim(uint256 id) external {
         Offer memory found = _open(id);
-        if (!isEarned(id)) revert NotEarned(id);
-        delete _offers[id];
-        emit Paid(id, found.worker, found.amount);
-        _send(found.worker, found.amount);
+        (, bool isAccepted) = _outcome(found);
+        if (!isAccepted && _hasLeft(found)) revert RoundLeft(found.run, found.round);
+        if (!isAccepted) revert NotEarned(id);
+        _pay(id, found);
+    }
+
+    /// @notice The same for a round that has left the state: its record and path, from archipelago_archivedRound.
+    function claimArchived(uint256 id, bytes calldata record, bytes32[] calldata siblings) external {
+        Offer memory found = _open(id);
+        (ITraining.RoundInfo memory info, ITraining.Update[] memory updates) =
+            TRAINING.archivedRound(found.run, found.round, record, siblings);
+        if (info.state == FINAL) {
+            for (uint256 i = 0; i < updates.length; i++) {
+                if (updates[i].member == found.worker && updates[i].fate == ACCEPTED) return _pay(id, found);
+            }
+        }
+        revert NotEarned(id);
     }
 
     /// @notice Give the money back when it can't be earned any more, or isn't at the deadline; anybody may call.
@@ -66,7 +83,7 @@ contract Bounty {
         _send(found.sponsor, found.amount);
     }
 
-    /// @notice Whether the round is FINAL with the worker's update accepted.
+    /// @notice Whether the round is FINAL with the worker's update accepted; false once the round has left the state.
     function isEarned(uint256 id) public view returns (bool isAccepted) {
         (, isAccepted) = _outcome(_open(id));
     }
@@ -85,7 +102,12 @@ contract Bounty {
         return _offers[id];
     }
 
-    /// A round that was not opened yet makes Training revert: it is not settled.
+    function _hasLeft(Offer memory found) private view returns (bool) {
+        (uint64 numArchived,,) = TRAINING.archive(found.run);
+        return found.round < numArchived;
+    }
+
+    /// A round that was not opened yet, or has left the state, makes Training revert: it is not settled for us.
     function _outcome(Offer memory found) private view returns (bool isSettled, bool isAccepted) {
         try TRAINING.round(found.run, found.round) returns (ITraining.RoundInfo memory info) {
             if (info.state == VOID) return (true, false);
@@ -98,6 +120,12 @@ contract Bounty {
         } catch {
             return (true, false);
         }
+    }
+
+    function _pay(uint256 id, Offer memory found) private {
+        delete _offers[id];
+        emit Paid(id, found.worker, found.amount);
+        _send(found.worker, found.amount);
     }
 
     function _send(address to, uint256 amount) private {

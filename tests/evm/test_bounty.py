@@ -15,9 +15,11 @@ from eth_abi import decode
 from evm_pair import calldata, new_parameters
 
 from chain.core import accounts
+from chain.core.accumulator import prove
 from chain.core.environment import BlockEnvironment, CallResult
 from chain.core.evm.addresses import compute_create_address
 from chain.core.evm.execution import run_evm
+from chain.core.rounds import archive
 from chain.core.types import Address, Height
 from chain.system import CONTRACTS
 from contracts.compile import FOLDER, render_artifacts
@@ -151,6 +153,42 @@ def test_the_sponsor_has_the_money_back_after_the_deadline_only(chain: BountyCha
     before = chain.balance("sponsor")
     assert chain.send("refund(uint256)", offer).status == 1
     assert chain.balance("sponsor") == before + MONEY
+
+
+def test_a_round_that_has_left_the_state_is_claimed_by_its_proof(
+    chain: BountyChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[bytes] = []
+    encode = archive.encode_archived
+
+    def keep(*parts: Any) -> bytes:
+        records.append(encode(*parts))
+        return records[-1]
+
+    monkeypatch.setattr(archive, "encode_archived", keep)
+    run = chain.create_run(numFragments=1, overlap=0, checkpointInterval=4, numCheckpointParts=1, numRounds=100)
+    chain.join(run, "ann", "bob", "cem")
+    chain.advance()
+    earned, absent = chain.offer(run, 2, "ann", blocks=10_000), chain.offer(run, 2, "dee", blocks=100)
+    for t in range(archive.KEPT_ROUNDS + 8):
+        _play(chain, run, t, "ann", "bob", "cem")
+        if (t + 1) % 4 == 0:
+            uploader = chain.view("Training", "checkpointPartOf", run, t + 1)[0]
+            chain.store_part(run, t + 1, 0, sender=uploader)
+    chain.advance(3)
+    leaves = [archive.compute_record_leaf(record) for record in records]
+    assert len(leaves) > 3
+    assert chain.send("claim(uint256)", earned).output == calldata("RoundLeft(uint64,uint64)", run, 2)
+    assert not chain.is_earned(earned)
+    claim = "claimArchived(uint256,bytes,bytes32[])"
+    assert chain.send(claim, earned, records[3], prove(leaves, 3)).status == 0
+    lost = chain.send(claim, absent, records[2], prove(leaves, 2))
+    assert lost.output == calldata("NotEarned(uint256)", absent)
+    before = chain.balance("ann")
+    assert chain.send(claim, earned, records[2], prove(leaves, 2)).status == 1
+    assert chain.balance("ann") == before + MONEY
+    chain.advance(101)
+    assert chain.send("refund(uint256)", absent).status == 1
 
 
 def test_invalid_offers(chain: BountyChain) -> None:

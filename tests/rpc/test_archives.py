@@ -16,11 +16,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "contracts_native"))
 
 from driver import Chain, Reverted, make_address
+from eth_abi import encode
 
 from chain import verified_reads
 from chain.core.accumulator import Accumulator, is_member
 from chain.core.blocks import seal_block
 from chain.core.genesis import parse_genesis, save_parameters
+from chain.core.hashing import keccak256
 from chain.core.light import LightError
 from chain.core.rounds.archive import KEPT_ROUNDS, compute_record_leaf
 from chain.core.rounds.records import RoundState
@@ -34,6 +36,9 @@ from chain.store import Candidate, Store
 from chain.system import CONTRACTS
 
 NUM_ROUNDS = 30
+TRAINING = "0x0000000000000000000000000000000000001000"
+ASK_TRAINING = bytes.fromhex("604460165f395f5f60445f6110005afa5f5260205ff3")
+"""Initcode that asks Training with the 68 bytes behind it, and returns whether it answered."""
 NAMES = ("ann", "bob", "cid")
 
 
@@ -163,6 +168,16 @@ def test_a_contract_reads_an_archived_round_by_its_proof(archived: Archived) -> 
         with pytest.raises(Reverted) as refused:
             chain.view("Training", "archivedRound", run, t, bad_record, bad_siblings)
         assert refused.value.name == "BadArchiveProof"
+
+
+def test_code_in_a_call_sees_what_it_would_see_in_a_transaction(archived: Archived) -> None:
+    gone = archived.accumulator.length - 1
+    for t, is_seen in ((gone, False), (gone + 1, True)):
+        question = keccak256(b"round(uint64,uint64)")[:4] + encode(["uint64", "uint64"], [archived.run, t])
+        shown = archived.answer("eth_call", {"to": TRAINING, "data": "0x" + question.hex()})
+        assert int(shown["result"][2:66], 16) == t, "a node that keeps the round shows it to whoever asks the view"
+        asked = archived.answer("eth_call", {"data": "0x" + (ASK_TRAINING + question).hex()})
+        assert int(asked["result"], 16) == is_seen
 
 
 def test_invalid_questions_are_told_what_is_there(archived: Archived) -> None:
