@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from da.core.errors import MalformedSecret, SealBroken
 from da.core.hashing import Tag, compute_hash, compute_stream_hash
+from da.landing import open_part
 from da.slabs import MemorySource, Source
 
 KEY_BYTES = 32
@@ -137,9 +138,9 @@ def unseal(sealed: bytes | bytearray | memoryview, key: bytes) -> bytes:
 
 def unseal_file(sealed: Source, path: Path, key: bytes) -> None:
     """Write the plain bytes to ``path``, which appears when all of them are authenticated; raises ``SealBroken``."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    fd, part = open_part(path, mode=0o600)
     try:
-        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
+        with os.fdopen(fd, "wb") as file:
             for segment in iterate_unsealed(sealed, key):
                 file.write(segment)
             file.flush()

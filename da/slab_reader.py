@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from da.core.types import BlobId, Committee, Seat
 from da.gathering import cancel, sort_faults
 from da.hedging import compute_hedge_time
 from da.kernel import get_kernel
+from da.landing import open_part
 from da.links import SeatLinks
 from da.memory import BufferPool
 from da.shard_io import ShardStream
@@ -65,9 +65,9 @@ class SlabReader:
 
         Raises:
             NotEnoughShards, InconsistentBlob: as for a blob in memory.
+            NotAFile, OSError: ``path`` is none, or can't be written.
         """
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        fd, part = open_part(path)
         try:
             await self._read_verified(fd)
             await asyncio.to_thread(os.fsync, fd)

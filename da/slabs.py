@@ -7,13 +7,14 @@ coder, sender and reader hold a few slabs and nothing else. They are a matter of
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from da.core.blob import StripeSpan, iterate_stripes
-from da.core.errors import SourceChanged
+from da.core.errors import NotAFile, SourceChanged
 
 SLAB_BYTES = 32 * 2**20
 """All n pieces of a slab together: a few of them are what a transfer of any size holds in memory."""
@@ -64,9 +65,27 @@ class FileSource:
     """A file, as long as it stays as it is; use as a context manager."""
 
     def __init__(self, path: Path) -> None:
+        """Open it.
+
+        Raises:
+            NotAFile: a pipe or a device says nothing of its length, and a file that the kernel makes up says 0.
+            OSError: it is missing, or can't be read.
+        """
         self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size_bytes = os.fstat(self._fd).st_size
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            found = os.fstat(self._fd)
+            if not stat.S_ISREG(found.st_mode):
+                what = "is a folder" if stat.S_ISDIR(found.st_mode) else "is a device, a pipe or a socket"
+                raise NotAFile(path=str(path), found=what, next_step="name a file; of a folder make an archive first")
+            if not found.st_size and os.pread(self._fd, 1, 0):
+                what = "has bytes and a length of 0"
+                raise NotAFile(path=str(path), found=what, next_step="copy it, and send the copy")
+        except (OSError, NotAFile):
+            os.close(self._fd)
+            raise
+        self._mark = (found.st_size, found.st_mtime_ns)
+        self.size_bytes = found.st_size
 
     def __enter__(self) -> FileSource:
         return self
@@ -78,7 +97,7 @@ class FileSource:
         """See ``Source``.
 
         Raises:
-            SourceChanged: the file has become shorter.
+            SourceChanged: the file is not what it was when it was opened: shorter, longer or written to.
         """
         at = 0
         while at < len(buffer):
@@ -86,6 +105,9 @@ class FileSource:
             if got == 0:
                 raise SourceChanged(path=str(self._path), expected=self.size_bytes, got=start + at)
             at += got
+        now = os.fstat(self._fd)
+        if (now.st_size, now.st_mtime_ns) != self._mark:
+            raise SourceChanged(path=str(self._path), expected=self.size_bytes, got=now.st_size)
 
 
 class MemorySource:

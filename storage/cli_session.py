@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
@@ -20,7 +21,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, KeyFileError
 from contracts.bindings.failures import describe_failure
 from da.blocking import BlobClient
-from da.core.errors import DataAvailabilityError, DisperseFailed, RetrieveFailed
+from da.core.errors import DataAvailabilityError, DisperseFailed, NotAFile, RetrieveFailed
 from storage.client import StorageClient
 from storage.core.errors import (
     BlobReleased,
@@ -44,12 +45,17 @@ NOT_FOUND = 4
 """Exit code: the chain does not know the blob, or its leases have ended."""
 NOT_READABLE = 5
 """Exit code: too few good shards."""
+BROKEN_PIPE = 141
+"""Exit code when the reader of the output has gone, as shells have it."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
-Chain = Annotated[list[str], typer.Option("--chain", help="JSON-RPC URL; give several to survive one being down.")]
+Chain = Annotated[
+    list[str],
+    typer.Option("--chain", envvar="ARCHIPELAGO_CHAIN", help="JSON-RPC URL; give several to survive one being down."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Deadline = Annotated[float, typer.Option(help="Seconds to wait for one node.")]
+Deadline = Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds to wait for one node.")]
 Seal = Annotated[Path | None, typer.Option("--encrypt", help="Seal with the key in this file; see keygen.")]
 Unseal = Annotated[Path | None, typer.Option("--decrypt", help="Open with the key in this file.")]
 DEFAULT_CHAIN = ["http://127.0.0.1:8545"]
@@ -85,11 +91,16 @@ def report_errors(as_json: bool) -> Iterator[None]:
         TierUnavailable,
         ValueError,
         KeyFileError,
+        NotAFile,
         FileNotFoundError,
+        NotADirectoryError,
         IsADirectoryError,
         PermissionError,
     ) as error:
         fail(error, BAD_INPUT, as_json)
+    except BrokenPipeError:  # whoever read the output has seen enough; nothing is left to be flushed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(BROKEN_PIPE) from None
     except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
         fail(error, FAILED, as_json)
     except KeyboardInterrupt as error:
@@ -123,9 +134,14 @@ def show_progress(text: str, get_bytes: Callable[[], int], as_json: bool) -> Ite
             thread.join()
 
 
-def show(result: dict[str, Any], as_json: bool, text: str) -> None:
-    """Print a result for programs or for people."""
+def show(result: dict[str, Any], as_json: bool, text: str, *, note: str = "") -> None:
+    """Print a result for programs or for people; ``note``, for people only, goes to stderr.
+
+    So ``ID=$(storage put FILE)`` is the id and nothing else.
+    """
     print(json.dumps(result) if as_json else text, flush=True)
+    if note and not as_json:
+        print(note, file=sys.stderr, flush=True)
 
 
 def fail(error: BaseException, code: int, as_json: bool) -> NoReturn:

@@ -6,10 +6,11 @@ Invariant: whatever happens, SIGKILL included, nothing incomplete stands under t
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from da.landing import open_part
 
 
 @contextmanager
@@ -18,8 +19,7 @@ def create_whole(path: Path) -> Iterator[Callable[[bytes], None]]:
 
     Whatever happens in the block, ``path`` is as it was before, or complete; nothing else stays behind.
     """
-    staged = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    fd = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    fd, staged = open_part(path)
     is_written = False
 
     def write(data: bytes) -> None:

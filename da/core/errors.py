@@ -8,6 +8,7 @@
     +-- KernelError                the erasure code's arithmetic is missing or wrong on this machine
     +-- BlobTooLarge               more bytes than the format or the reader allows
     +-- SourceChanged              the file that is read has become another one meanwhile
+    +-- NotAFile                   a folder, a pipe or a device where bytes of a known length are read or written
     +-- Malformed                  bytes that are no canonical encoding
     |   +-- MalformedHeader
     |   +-- MalformedCertificate
@@ -80,10 +81,20 @@ class SourceChanged(DataAvailabilityError):
     """A file changed while it was being read; nothing is certified."""
 
     def __init__(self, *, path: str, expected: int, got: int) -> None:
-        super().__init__(f"{path} ends at byte {got}, expected {expected}; next: leave it alone while it is sent")
+        what = "was written to" if got == expected else f"ends at byte {got}, expected {expected}"
+        super().__init__(f"{path} {what} while it was read; next: leave it alone while it is sent, or send a copy")
         self.path = path
         self.expected = expected
         self.got = got
+
+
+class NotAFile(DataAvailabilityError):
+    """A name that stands for no file: a rename would replace a device, and a pipe doesn't say how long it is."""
+
+    def __init__(self, *, path: str, found: str, next_step: str) -> None:
+        super().__init__(f"{path} {found}, expected a file; next: {next_step}")
+        self.path = path
+        self.found = found
 
 
 class Malformed(DataAvailabilityError):
