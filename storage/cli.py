@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import signal
+import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -14,7 +18,7 @@ from contracts.bindings.keys import load_address
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
 from contracts.bindings.unlocking import ask_password, unlock_key
-from da.core.types import Tier
+from da.core.types import Epoch, Tier
 from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
 from storage.amounts import format_wei
@@ -35,6 +39,11 @@ from storage.core.tiers import parse_tier
 from storage.keeping_commands import add_keeping_commands
 from storage.sizes import format_size, parse_size
 
+Blocks = Annotated[
+    int | None,
+    typer.Option(min=1, help="How long to keep it, in blocks; by default 100,000, or what the tier sells at least."),
+]
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -48,7 +57,7 @@ def put(
     file: Annotated[Path, typer.Argument(help="The file.")],
     key_file: Annotated[Path, typer.Option(help="Key of the account that pays.")],
     tier: Annotated[str, typer.Option(help="temporary, hot or cold (at least 30 days).")] = "hot",
-    blocks: Annotated[int, typer.Option(min=1, help="How long to keep it, in blocks.")] = 100_000,
+    blocks: Blocks = None,
     encrypt: Seal = None,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
@@ -75,7 +84,8 @@ def put(
         _show(
             result,
             as_json,
-            f"{result['blob']}\n{format_size(stored.size_bytes)} in tier {result['tier']} until height "
+            f"{result['blob']}",
+            note=f"{format_size(stored.size_bytes)} in tier {result['tier']} until height "
             f"{stored.expiry}, {len(stored.certificate.signatures)} nodes signed, fee {format_wei(stored.fee)}"
             + "".join(f"\nwarning: {fault}" for fault in stored.faults),
         )
@@ -95,15 +105,21 @@ def keygen(
 @app.command()
 def get(
     blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it; - for the standard output.")],
     decrypt: Unseal = None,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
     as_json: Json = False,
 ) -> None:
     """Get a blob: read from any k nodes, verified; nothing stands under the name before it is whole."""
-    with _errors(as_json), _open(chain, deadline) as (_, storage, blobs):
+    with _errors(as_json), ExitStack() as scratch, _open(chain, deadline) as (_, storage, blobs):
         blob_id = parse_blob_id(blob)
+        if out.is_dir():
+            raise ValueError(f"{out} is a folder; next: name a file, such as {out / blob_id.hex()}")
+        if is_piped := str(out) == "-":
+            if as_json:
+                raise ValueError("-o - and --json both want the standard output; next: leave one of them out")
+            out = Path(scratch.enter_context(tempfile.TemporaryDirectory())) / blob_id.hex()
         key = None if decrypt is None else load_secret(decrypt)
         path = out if key is None else out.with_name(f".{out.name}.{secrets.token_hex(4)}.sealed")
         with _progress(f"reading {out.name}", lambda: blobs.bytes_received, as_json):
@@ -123,19 +139,22 @@ def get(
             "seats": list(report.seats),
             "faults": faults,
         }
-        _show(
-            result,
-            as_json,
-            f"{out}: {format_size(size_bytes)}, verified, from seats "
-            f"{', '.join(map(str, report.seats))}" + "".join(f"\nwarning: {fault}" for fault in faults),
-        )
+        seen = f"{format_size(size_bytes)}, verified, from seats {', '.join(map(str, report.seats))}"
+        seen += "".join(f"\nwarning: {fault}" for fault in faults)
+        if is_piped:
+            with out.open("rb") as whole:
+                shutil.copyfileobj(whole, sys.stdout.buffer)
+            sys.stdout.flush()
+            print(seen, file=sys.stderr)
+        else:
+            _show(result, as_json, f"{out}: {seen}")
 
 
 @app.command()
 def quote(
     size: Annotated[str, typer.Argument(help="A size such as 1GB, or a file.")],
     tier: Annotated[str, typer.Option(help="temporary, hot or cold (at least 30 days).")] = "hot",
-    blocks: Annotated[int, typer.Option(min=1, help="How long, in blocks.")] = 100_000,
+    blocks: Blocks = None,
     chain: Chain = DEFAULT_CHAIN,
     as_json: Json = False,
 ) -> None:
@@ -144,6 +163,7 @@ def quote(
         path = Path(size)
         size_bytes = path.stat().st_size if path.is_file() else parse_size(size)
         wanted = parse_tier(tier)
+        blocks = storage.choose_blocks(wanted, blocks)
         fee = storage.quote(tier=wanted, size_bytes=size_bytes, blocks=blocks)
         most = storage.quote(tier=wanted, size_bytes=size_bytes, blocks=blocks + CERTIFY_BLOCKS)
         result = {
@@ -156,7 +176,7 @@ def quote(
         _show(
             result,
             as_json,
-            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks} blocks: {format_wei(fee)}, "
+            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks:,} blocks: {format_wei(fee)}, "
             f"at most {format_wei(most)}",
         )
 
@@ -204,7 +224,7 @@ def list_(
     """List the blobs that an owner put, and what they cost."""
     with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
         if not owner and key_file is None:
-            raise ValueError("whose blobs? next: give --owner or --key-file")
+            raise ValueError("whose blobs?; next: give --owner or --key-file")
         address = owner or load_address(key_file, ask_password) if key_file is not None else owner
         blobs = [info for info in storage.list_blobs(address) if has_ended or info.state is BlobState.LIVE]
         account = storage.get_account(address)
@@ -226,12 +246,47 @@ def list_(
         }
         lines = [
             f"0x{info.blob.hex()}  {Tier(info.tier).name.lower():<9}  {format_size(info.size_bytes):>9}  "
-            f"until {info.expiry_height}"
+            f"until {info.expiry_height}{'' if info.state is BlobState.LIVE else ', ' + info.state.name.lower()}"
             for info in blobs
         ]
-        total = f"{len(blobs)} blobs, {format_size(sum(info.size_bytes for info in blobs))}"
+        total = (
+            f"{len(blobs)} blob{'' if len(blobs) == 1 else 's'}, {format_size(sum(info.size_bytes for info in blobs))}"
+        )
         money = f"paid {format_wei(account.paid)}, got back {format_wei(account.refunded)}"
         _show(result, as_json, "\n".join([*lines, f"{total}; {money}"]))
+
+
+@app.command()
+def sample(
+    blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
+    samples: Annotated[int, typer.Option(help="Seats that are asked for a random leaf each.", min=1, max=64)] = 8,
+    chain: Chain = DEFAULT_CHAIN,
+    deadline: Deadline = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Check as a light client that a blob is there, without fetching it; exit code 1 when a sample fails."""
+    with _errors(as_json), _open(chain, deadline) as (_, storage, blobs):
+        blob_id = parse_blob_id(blob)
+        seen = blobs.sample(
+            blob_id, committee=storage.committee(Epoch(storage.stat(blob_id).epoch)), num_samples=samples
+        )
+        faults = [str(fault) for fault in seen.faults]
+        result = {
+            "blob": "0x" + blob_id.hex(),
+            "good": seen.num_good,
+            "failed": len(faults),
+            "detection": seen.detection,
+            "bytes_received": blobs.bytes_received,
+            "faults": faults,
+        }
+        _show(
+            result,
+            as_json,
+            f"{seen.num_good} good, {len(faults)} failed; so many samples find a blob that can't be read with "
+            f"probability {seen.detection:.4f}" + "".join(f"\nwarning: {fault}" for fault in faults),
+        )
+    if faults:
+        raise typer.Exit(1)
 
 
 @app.command()

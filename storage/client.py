@@ -41,6 +41,9 @@ from storage.core.tiers import get_served_policy, is_stronger
 CERTIFY_BLOCKS = 100
 """Blocks added to a lease for upload and certification, so that it lasts the blocks asked for from then on (30 s)."""
 
+DEFAULT_LEASE_BLOCKS = 100_000
+"""Of a put that doesn't say how long, where its tier sells leases so short."""
+
 COMMITTEE_TRIES = 3
 """How often a put that a change of the committee has overtaken is sent to the new one."""
 
@@ -118,6 +121,17 @@ class StorageClient:
         """Return the exact fee in wei of a lease of ``blocks`` from now, as the chain will charge it."""
         return self._chain.storage.quote(int(tier), size_bytes, blocks)
 
+    def choose_blocks(self, tier: Tier, wanted: int | None) -> int:
+        """Return the blocks of a lease: those wanted, else the default or what the tier sells at least.
+
+        Raises: TierUnavailable, LeaseTooShortForTier.
+        """
+        get_served_policy(tier)
+        minimum = next((info.min_blocks for info in self._chain.storage.tiers() if info.id == int(tier)), 0)
+        if wanted is not None and wanted < minimum:
+            raise LeaseTooShortForTier(tier=tier.name.lower(), minimum=minimum, got=wanted)
+        return max(DEFAULT_LEASE_BLOCKS, minimum) if wanted is None else wanted
+
     def disperse(
         self, data: bytes | bytearray | memoryview, *, tier: Tier, expiry: Height, leaf_bytes: int = BULK_LEAF_BYTES
     ) -> Certificate:
@@ -140,11 +154,11 @@ class StorageClient:
         data: bytes | bytearray | memoryview | Source,
         *,
         tier: Tier,
-        blocks: int,
+        blocks: int | None = None,
         sender: Sender,
         leaf_bytes: int = BULK_LEAF_BYTES,
     ) -> Stored:
-        """Upload, certify and lease for at least ``blocks`` blocks; a ``Source`` may be larger than memory.
+        """Upload, certify and lease for ``blocks`` or more (``choose_blocks``); a ``Source`` may exceed the memory.
 
         A committee that changes meanwhile is followed. A put that was cut is simply repeated: nodes keep the shards
         that they have, and a lease that already lasts long enough is not paid again.
@@ -152,10 +166,7 @@ class StorageClient:
         Raises: NoCommittee, TierUnavailable, LeaseTooShortForTier, da's NotEnoughReceipts (nothing is certified then),
         ContractError.
         """
-        get_served_policy(tier)
-        for info in self._chain.storage.tiers():
-            if info.id == int(tier) and blocks < info.min_blocks:
-                raise LeaseTooShortForTier(tier=tier.name.lower(), minimum=info.min_blocks, got=blocks)
+        blocks = self.choose_blocks(tier, blocks)
         source = MemorySource(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
         size_bytes = source.size_bytes
         asked_at = self._chain.height()

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from contracts.bindings.keys import address_of, load_key
+from contracts.bindings.keys import address_of
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
+from contracts.bindings.unlocking import unlock_key
 from da.core.types import BlobId
 from storage.amounts import format_wei
 from storage.archives import keep_file, restore_file
@@ -65,7 +66,7 @@ def challenge(
     """Accuse a seat of having lost its shard: it shows a leaf on the chain and gets your bond, or is slashed."""
     with report_errors(as_json), open_storage(chain, 30.0) as (client, storage, _):
         blob_id, wanted = parse_blob_id(blob), secrets.randbits(62) if leaf is None else leaf
-        due = storage.challenge(blob_id, seat=seat, leaf=wanted, sender=Sender(client, load_key(key_file)))
+        due = storage.challenge(blob_id, seat=seat, leaf=wanted, sender=Sender(client, unlock_key(key_file)))
         result = {"blob": "0x" + blob_id.hex(), "seat": seat, "leaf": wanted, "due_height": due}
         show(result, as_json, f"seat {seat} must answer until height {due}")
 
@@ -90,7 +91,7 @@ def archive(
                 storage,
                 file,
                 blocks=blocks,
-                sender=Sender(client, load_key(key_file)),
+                sender=Sender(client, unlock_key(key_file)),
                 width=width,
                 base=parse_blob_id(base) if base else None,
                 tier=parse_tier(tier),
@@ -107,7 +108,8 @@ def archive(
         show(
             result,
             as_json,
-            f"{result['blob']}\n{format_size(kept.size_bytes)} in {format_size(kept.stored.size_bytes)} "
+            f"{result['blob']}",
+            note=f"{format_size(kept.size_bytes)} in {format_size(kept.stored.size_bytes)} "
             f"({kept.gain:.1f} times smaller, depth {kept.depth}), until height {kept.stored.expiry}, "
             f"fee {format_wei(kept.stored.fee)}",
         )
@@ -146,7 +148,7 @@ def keep(
     with report_errors(as_json), open_storage(chain, deadline) as (client, storage, _):
         home.mkdir(parents=True, exist_ok=True)
         retention = Retention(num_hot=hot, cold_every=cold_every, num_cold=cold, grace_blocks=grace)
-        sender = Sender(client, load_key(key_file))
+        sender = Sender(client, unlock_key(key_file))
         port = RunMovePort(client, storage, sender, run=run, directory=home, width=width)
         mover = Mover(port, home / f"run-{run}.json", make_retention_plan(retention))
         _move(mover, "checkpoint", watch, as_json)
@@ -171,7 +173,7 @@ def age(
             return
         with open_storage(chain, deadline) as (client, storage, _):
             home.mkdir(parents=True, exist_ok=True)
-            sender = Sender(client, load_key(key_file))
+            sender = Sender(client, unlock_key(key_file))
             port = AgedMovePort(client, storage, sender, after_blocks=after, directory=home, width=1)
             _move(Mover(port, catalogue, make_aging_plan(grace)), "blob", watch, as_json)
 
@@ -212,10 +214,10 @@ def rehome(
     with report_errors(as_json), open_storage(chain, deadline) as (client, storage, traffic):
         if not blobs and not all_blobs:
             raise ValueError("no blob given; next: name some, or give --all")
-        sender = Sender(client, load_key(key_file))
+        sender = Sender(client, unlock_key(key_file))
         wanted = [parse_blob_id(text) for text in blobs or ()]
         if all_blobs:
-            owned = storage.list_blobs(address_of(load_key(key_file)))
+            owned = storage.list_blobs(address_of(unlock_key(key_file)))
             wanted += [parse_blob_id(info.blob.hex()) for info in owned if info.state is BlobState.LIVE]
         done: list[Rehomed] = []
         left: list[CommitteeSizeChanged] = []

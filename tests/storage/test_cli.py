@@ -51,6 +51,9 @@ class FakeStorage:
         assert self.error is not None
         raise self.error
 
+    def choose_blocks(self, tier: int, wanted: int | None) -> int:
+        return 77 if wanted is None else wanted
+
     def quote(self, *, tier: int, size_bytes: int, blocks: int) -> int:
         return size_bytes * blocks
 
@@ -182,9 +185,52 @@ def test_an_unknown_tier_is_refused_by_name(fake: FakeStorage) -> None:
     assert "lukewarm" in result.output
 
 
+def test_a_blob_can_be_piped(fake: FakeStorage, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("get", BLOB, "-o", "-")
+    assert (result.exit_code, result.stdout_bytes) == (0, fake.data)
+    assert "verified" in result.stderr
+    assert run("get", BLOB, "-o", "-", "--json").exit_code == cli_session.BAD_INPUT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_file_to_write(fake: FakeStorage, tmp_path: Path) -> None:
+    result = run("get", BLOB, "-o", str(tmp_path))
+    assert result.exit_code == cli_session.BAD_INPUT
+    assert f"{tmp_path} is a folder" in result.stderr
+
+
+def test_an_id_alone_is_the_output_and_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\n"
+        "from storage.cli_session import report_errors, show\n"
+        "with report_errors(False):\n"
+        "    show({}, False, '0xid', note='how it went')\n"
+        "    sys.stdin.read()\n"
+        "    show({}, False, 'more')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "0xid\n"
+    process.stdout.close()
+    process.stdin.close()
+    assert process.wait(60) == cli_session.BROKEN_PIPE
+    assert process.stderr.read() == "how it went\n"
+    process.stderr.close()
+
+
 def test_quote_and_stat(fake: FakeStorage) -> None:
     value = json.loads(run("quote", "1KB", "--blocks", "10", "--json").output)
     assert (value["fee_wei"], value["max_fee_wei"]) == (10_000, 110_000)
+    assert json.loads(run("quote", "1KB", "--json").output)["blocks"] == 77
     value = json.loads(run("stat", BLOB, "--json").output)
     assert (value["is_pinned"], value["release_height"], value["state"]) == (True, None, "LIVE")
     assert "pinned by a run" in run("stat", BLOB).output

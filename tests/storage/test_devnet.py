@@ -74,6 +74,10 @@ def test_put_stat_and_get_a_file(devnet: dict[str, Any], tmp_path: Path) -> None
     got = json.loads(call("get", stored["blob"], "-o", str(target), "--json", *chain))
     assert target.read_bytes() == source.read_bytes()
     assert (len(got["seats"]), got["faults"]) == (2, [])
+    seen = json.loads(call("sample", stored["blob"], "--samples", "4", "--json", *chain))
+    assert (seen["good"], seen["failed"]) == (4, 0)
+    shortest = json.loads(call("quote", str(source), "--tier", "cold", "--json", *chain))["blocks"]
+    call("quote", str(source), "--tier", "cold", "--blocks", str(shortest - 1), *chain, code=2)
     call("get", "00" * 32, "-o", str(tmp_path / "none"), *chain, code=4)
     call("put", str(source), "--tier", "cold", "--blocks", "9", "--key-file", str(key), *chain, code=2)
     assert not (tmp_path / "none").exists()
