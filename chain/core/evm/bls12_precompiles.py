@@ -41,9 +41,10 @@ _ONE = (1).to_bytes(32, "big")
 def evaluate_point(computation: ComputationAPI) -> None:
     """Check that a committed polynomial has a value at a place: e(C - y, G2) = e(proof, tau - z)."""
     computation.consume_gas(POINT_EVALUATION_GAS, reason="point evaluation")
-    data = computation.msg.data_as_bytes
+    data = computation.msg.data
     if len(data) != 192:
         raise VMError(f"point evaluation: {len(data)} bytes, expected 192")
+    data = bytes(data)
     commitment, proof = data[96:144], data[144:]
     if data[:32] != _VERSIONED_HASH_KZG + sha256(commitment)[1:]:
         raise VMError("point evaluation: the commitment is not that of the versioned hash")
@@ -91,8 +92,9 @@ def sum_g2(computation: ComputationAPI) -> None:
 
 def check_pairing(computation: ComputationAPI) -> None:
     """BLS12_PAIRING_CHECK."""
+    count = _count(computation, _G1_BYTES + _G2_BYTES)
+    computation.consume_gas(PAIRING_GAS + PAIRING_GAS_A_PAIR * count, reason="BLS12_PAIRING_CHECK")
     entries = _split(computation, _G1_BYTES + _G2_BYTES)
-    computation.consume_gas(PAIRING_GAS + PAIRING_GAS_A_PAIR * len(entries), reason="BLS12_PAIRING_CHECK")
     first = [_check_group(_read_g1(entry[:_G1_BYTES])) for entry in entries]
     second = [_check_group(_read_g2(entry[_G1_BYTES:])) for entry in entries]
     computation.output = _ONE if GT.pairing_check(first, second) else bytes(32)
@@ -124,26 +126,32 @@ def _load_tau() -> G2Point:
 
 
 def _take(computation: ComputationAPI, num_bytes: int, gas: int) -> bytes:
-    data = computation.msg.data_as_bytes
+    data = computation.msg.data
     if len(data) != num_bytes:
         raise VMError(f"BLS12-381: {len(data)} bytes, expected {num_bytes}")
     computation.consume_gas(gas, reason="BLS12-381")
-    return data
+    return bytes(data)
+
+
+def _count(computation: ComputationAPI, num_bytes: int) -> int:
+    length = len(computation.msg.data)
+    if not length or length % num_bytes:
+        raise VMError(f"BLS12-381: {length} bytes are no positive multiple of {num_bytes}")
+    return length // num_bytes
 
 
 def _split(computation: ComputationAPI, num_bytes: int) -> list[bytes]:
+    """Cut what was paid for into entries."""
     data = computation.msg.data_as_bytes
-    if not data or len(data) % num_bytes:
-        raise VMError(f"BLS12-381: {len(data)} bytes are no positive multiple of {num_bytes}")
     return [data[start : start + num_bytes] for start in range(0, len(data), num_bytes)]
 
 
 def _take_many(computation: ComputationAPI, num_bytes: int, gas: int, discounts: list[int]) -> list[bytes]:
     """Charge a sum of products: the more, the cheaper each (EIP-2537, the discount table)."""
-    entries = _split(computation, num_bytes)
-    discount = discounts[min(len(entries), len(discounts)) - 1]
-    computation.consume_gas(len(entries) * gas * discount // prices.MSM_MULTIPLIER, reason="BLS12-381")
-    return entries
+    count = _count(computation, num_bytes)
+    discount = discounts[min(count, len(discounts)) - 1]
+    computation.consume_gas(count * gas * discount // prices.MSM_MULTIPLIER, reason="BLS12-381")
+    return _split(computation, num_bytes)
 
 
 def _strip(number: bytes) -> bytes:

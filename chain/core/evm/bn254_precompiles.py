@@ -24,20 +24,20 @@ _PAIR_BYTES = 6 * _WORD_BYTES
 def add_points(computation: ComputationAPI) -> None:
     """Add two points (ecAdd)."""
     computation.consume_gas(ADD_GAS, reason="ecAdd")
-    words = _read_words(computation.msg.data_as_bytes, 4)
+    words = _read_words(computation.msg.data, 4)
     computation.output = _encode_point(bn254.add(_read_point(words[0], words[1]), _read_point(words[2], words[3])))
 
 
 def multiply_point(computation: ComputationAPI) -> None:
     """Multiply a point by a number (ecMul)."""
     computation.consume_gas(MULTIPLY_GAS, reason="ecMul")
-    x, y, scalar = _read_words(computation.msg.data_as_bytes, 3)
+    x, y, scalar = _read_words(computation.msg.data, 3)
     computation.output = _encode_point(bn254.multiply(_read_point(x, y), scalar))
 
 
 def check_pairing(computation: ComputationAPI) -> None:
     """Say whether a product of pairings is one (ecPairing)."""
-    data = computation.msg.data_as_bytes
+    data = computation.msg.data
     num_pairs, rest = divmod(len(data), _PAIR_BYTES)
     if rest:
         raise VMError(f"ecPairing: {len(data)} bytes are no multiple of {_PAIR_BYTES}")
@@ -49,8 +49,8 @@ def check_pairing(computation: ComputationAPI) -> None:
     computation.output = bn254.is_product_one(pairs).to_bytes(_WORD_BYTES, "big")
 
 
-def _read_words(data: bytes, count: int) -> list[int]:
-    padded = data[: count * _WORD_BYTES].ljust(count * _WORD_BYTES, b"\0")
+def _read_words(data: bytes | memoryview, count: int) -> list[int]:
+    padded = bytes(data[: count * _WORD_BYTES]).ljust(count * _WORD_BYTES, b"\0")
     return [int.from_bytes(padded[index : index + _WORD_BYTES], "big") for index in range(0, len(padded), _WORD_BYTES)]
 
 

@@ -1,4 +1,4 @@
-"""py-evm's Prague rules with this chain's precompiles, and five corrections.
+"""py-evm's Prague rules with this chain's precompiles, and seven corrections.
 
 1. The initcode's gas is charged at depth 0 only: py-evm takes any frame whose sender is the origin for the first
    one, so an account that calls itself and creates would pay twice (``CREATE`` charges by itself).
@@ -8,6 +8,9 @@
    frame, some 4 kB each, until the transaction ends.
 5. What opcodes take from the stack and the gas meter is put into the frame at its start: py-evm's cached properties
    ask whether they are coroutines, 8 us each and three in the shortest call.
+6. A call hands over a view of memory, not two copies of it (``chain.core.evm.calldata``).
+7. The exception that ended a frame forgets where it was raised: with its traceback it and the frame hold each other,
+   and whatever memory that had, until the cycle collector comes.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from eth.vm.forks.prague.opcodes import PRAGUE_OPCODES
 from eth.vm.forks.tangerine_whistle.constants import GAS_SELFDESTRUCT_EIP150
 from eth.vm.opcode import as_opcode
 
+from chain.core.evm.calldata import CALLDATA_OPCODES
 from chain.core.evm.code import EvmCode
 from chain.core.evm.gas import SSTORE_WORK_GAS
 
@@ -43,6 +47,7 @@ class EvmComputation(PragueComputation):
 
     opcodes = {
         **PRAGUE_OPCODES,
+        **CALLDATA_OPCODES,
         opcode_values.SSTORE: as_opcode(logic_fn=_store, mnemonic=mnemonics.SSTORE, gas_cost=constants.GAS_NULL),
         opcode_values.SELFDESTRUCT: as_opcode(
             logic_fn=ensure_no_static(selfdestruct_eip6780),
@@ -67,6 +72,7 @@ class EvmComputation(PragueComputation):
             stack_push_bytes=stack.push_bytes,
             consume_gas=self._gas_meter.consume_gas,
         )
+        self.hands_over_view = False
         self._inherited_refund = 0
         self._inherited_deletions: set[bytes] = set()
 
@@ -74,10 +80,21 @@ class EvmComputation(PragueComputation):
         """Take over what a frame that has ended leaves behind; a failed one leaves nothing."""
         super().add_child_computation(child_computation)
         self.children.pop()
+        child_computation.msg.data = b""
+        error = child_computation._error
+        if error is not None:
+            error.__traceback__ = error.__context__ = error.__cause__ = None
         if child_computation.is_success:
             self._log_entries.extend(child_computation.get_raw_log_entries())  # type: ignore[arg-type]
             self._inherited_refund += child_computation.get_gas_refund()
             self._inherited_deletions.update(child_computation.get_accounts_for_deletion())
+
+    def memory_read_bytes(self, start_position: int, size: int) -> bytes:
+        """Return what stands in memory: a view of it where a call is about to hand it over."""
+        if self.hands_over_view:
+            self.hands_over_view = False
+            return self._memory.read(start_position, size)  # type: ignore[return-value]
+        return bytes(self._memory.read(start_position, size))
 
     def get_gas_refund(self) -> int:
         """Return what this frame and those below it earned."""

@@ -46,7 +46,7 @@ def call_system_contract(computation: ComputationAPI) -> None:
     )
     mark = state.overlay.begin()
     try:
-        output = state.contracts[Address(message.code_address)].process_call(context, message.data_as_bytes)
+        output = state.contracts[Address(message.code_address)].process_call(context, message.data)  # type: ignore[arg-type]
     except native.Revert as refusal:
         computation.consume_gas(meter.used, reason="system contract")
         computation.output = refusal.data
