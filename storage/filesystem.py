@@ -9,7 +9,9 @@ verify are never returned.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Any, ClassVar
 
@@ -106,9 +108,9 @@ class ArchFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(f"{path}: expected arch://HOST:PORT/BLOB, or the option chain=URL")
         with self._lock:
             if url not in self._clients:
-                self._clients[url] = StorageClient(
-                    ChainClient([url]), BlobClient(deadline_seconds=self._deadline_seconds)
-                )
+                chain, blobs = ChainClient([url]), BlobClient(deadline_seconds=self._deadline_seconds)
+                weakref.finalize(self, _close, os.getpid(), chain, blobs)  # at exit, or when fsspec forgets us
+                self._clients[url] = StorageClient(chain, blobs)
             return self._clients[url], parse_blob_id(name)
 
     def _get_reader(self, client: StorageClient, blob: BlobId) -> BlobReader:
@@ -123,6 +125,13 @@ class ArchFileSystem(AbstractFileSystem):  # type: ignore[misc]
             while len(self._readers) > OPEN_BLOBS:
                 self._readers.popitem(last=False)
         return found
+
+
+def _close(pid: int, chain: ChainClient, blobs: BlobClient) -> None:
+    """Close the connections of the process that opened them; a forked child has none of its threads."""
+    if os.getpid() == pid:
+        blobs.close()
+        chain.close()
 
 
 class ArchFile(AbstractBufferedFile):  # type: ignore[misc]

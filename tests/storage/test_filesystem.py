@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import urllib.request
@@ -20,6 +21,7 @@ import torch
 from da.blocking import BlobClient
 from da.core.errors import NotEnoughShards
 from da.core.types import BlobId, Committee, Height, Tier
+from storage import filesystem as arch
 from storage.client import BlobReader
 from storage.core.errors import UnknownBlob
 from storage.filesystem import ArchFileSystem
@@ -199,3 +201,22 @@ def test_invalid_paths_and_writes(filesystem: ArchFileSystem, client: Client) ->
 def test_the_protocol_is_known_to_fsspec() -> None:
     fsspec.register_implementation("arch", ArchFileSystem, clobber=True)
     assert fsspec.get_filesystem_class("arch") is ArchFileSystem
+
+
+def test_what_was_opened_is_closed_with_the_file_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Client:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append("client")
+
+    monkeypatch.setattr(arch, "ChainClient", Client)
+    monkeypatch.setattr(arch, "BlobClient", Client)
+    opened = arch.ArchFileSystem(skip_instance_cache=True)
+    opened._open_path(f"127.0.0.1:8545/{'ab' * 32}")
+    del opened
+    gc.collect()
+    assert closed == ["client", "client"]
