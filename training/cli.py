@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, DeadlinePassed, KeyFileError
 from contracts.bindings.failures import describe_failure
-from da.core.errors import DataAvailabilityError
+from da.core.errors import DataAvailabilityError, NotAFile
 from training.commands import checkpoint, data, keys, membership, plan, recipes, runs, simulation, status, watch
 from training.commands.asking import create_no_run
 from training.commands.output import STDERR
@@ -62,6 +62,8 @@ def main() -> None:
             _fail(create_no_run(error.fields["run"]), EXIT_FATAL)
         _fail(Fatal(f"the contract refused: {error.text}"), EXIT_FATAL)
     except (KeyFileError, BindingError, TrainingError) as error:
+        _fail(error, EXIT_FATAL)
+    except (NotAFile, OSError) as error:
         _fail(error, EXIT_FATAL)
     except (DataAvailabilityError, PayloadError) as error:
         _fail(GaveUp(str(error), next_step="try again when more storage nodes answer"), EXIT_GAVE_UP)

@@ -29,6 +29,6 @@ def format_tokens(wei: int) -> str:
 def _write(amount: int, unit: int) -> str:
     exact = Decimal(amount).scaleb(-(len(str(unit)) - 1))
     # Rounding takes decimals only, never digits before the point: a million tokens and one are both whole.
-    shown = exact.quantize(Decimal(1)) if abs(exact) >= 10**5 else _SIX_DIGITS.plus(exact)
+    shown = exact.to_integral_value() if abs(exact) >= 10**5 else _SIX_DIGITS.plus(exact)
     text = f"{shown:,f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

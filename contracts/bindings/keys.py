@@ -21,6 +21,9 @@ from contracts.bindings.signing import compute_address
 KEY_FILE_MODE = 0o600
 """Owner reads and writes, nobody else."""
 
+MAX_KEY_FILE_BYTES = 65_536
+"""More than any keystore takes."""
+
 _GROUP_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 """Order of secp256k1's group (SEC 2, 2.4.1): a private key is 1 .. order-1."""
 
@@ -88,7 +91,13 @@ def address_of(private_key: bytes) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        # A device has no end, and a pipe may never begin.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise KeyFileError(
+                    f"{path} is no file; next: name your key file, or make one with `trainer keys new FILE`"
+                )
+            return file.read(MAX_KEY_FILE_BYTES).decode("ascii").strip()
     except FileNotFoundError as e:
         raise KeyFileError(f"{path} does not exist; next: make one with `trainer keys new {path}`") from e
     except (OSError, UnicodeDecodeError) as e:

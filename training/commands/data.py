@@ -10,6 +10,7 @@ import typer
 from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption
 from training.commands.output import print_json, print_pairs
 from training.core.recipe import parse_recipe
+from training.recipes.reading import read_recipe_text
 from training.worker.errors import Fatal
 
 app = typer.Typer(help="Data of a run.", no_args_is_help=True)
@@ -50,7 +51,7 @@ def explain(
         members = [_to_bytes(each) for each in client.training.participants(run, round_index)]
     else:
         assert recipe is not None
-        rules = parse_recipe(recipe.read_text(encoding="utf-8"))
+        rules = parse_recipe(read_recipe_text(recipe))
         seed = compute_data_seed(rules.seed, round_index)
         members = [_to_bytes(each) for each in among or ()]
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)

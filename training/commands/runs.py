@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,7 @@ from training.commands.output import (
 )
 from training.commands.timing import BlockPace, measure_pace
 from training.core.recipe import Recipe, parse_recipe
+from training.recipes.reading import read_recipe_text
 from training.recipes.shipped import load_shipped, shipped_names
 from training.worker.errors import Fatal
 
@@ -38,6 +40,9 @@ than either tier's shortest."""
 
 DEFAULT_REWARD = "0.01"
 """Tokens for each accepted update of a run with an allow-list."""
+
+MAX_SECONDS = 10_000_000
+"""Longest timer, 115 days: in the shortest blocks, 0.01 s, it is still a u32."""
 
 app = typer.Typer(help="Create, list and show runs.", no_args_is_help=True)
 
@@ -105,21 +110,29 @@ def create(
     ] = None,
     bond: Annotated[str, typer.Option(help="Tokens a member must bond.")] = "1",
     min_members: Annotated[int, typer.Option(min=1, help="Rounds open with at least so many.")] = 1,
-    max_members: Annotated[int, typer.Option(min=1, help="Members at most.")] = 64,
-    round_seconds: Annotated[float, typer.Option(min=0.1, help="Longest a round stays open.")] = 36.0,
-    grace_seconds: Annotated[float, typer.Option(min=0.1, help="For the slow, after two thirds are in.")] = 3.0,
-    attest_seconds: Annotated[float, typer.Option(min=0.1, help="For one attempt at a vote.")] = 9.0,
-    dispute_seconds: Annotated[float, typer.Option(min=0.1, help="For a dispute.")] = 18.0,
-    recover_seconds: Annotated[float, typer.Option(min=0.1, help="Before a run without members may go back.")] = 60.0,
-    lock_seconds: Annotated[float, typer.Option(min=0.1, help="Bond lock after leaving.")] = 60.0,
-    lease_seconds: Annotated[float, typer.Option(min=0.1, help="Storage lease of a payload.")] = 3600.0,
+    max_members: Annotated[int, typer.Option(min=1, max=256, help="Members at most.")] = 64,
+    round_seconds: Annotated[float, typer.Option(min=0.1, max=MAX_SECONDS, help="Longest a round stays open.")] = 36.0,
+    grace_seconds: Annotated[
+        float, typer.Option(min=0.1, max=MAX_SECONDS, help="For the slow, after two thirds are in.")
+    ] = 3.0,
+    attest_seconds: Annotated[float, typer.Option(min=0.1, max=MAX_SECONDS, help="For one attempt at a vote.")] = 9.0,
+    dispute_seconds: Annotated[float, typer.Option(min=0.1, max=MAX_SECONDS, help="For a dispute.")] = 18.0,
+    recover_seconds: Annotated[
+        float, typer.Option(min=0.1, max=MAX_SECONDS, help="Before a run without members may go back.")
+    ] = 60.0,
+    lock_seconds: Annotated[float, typer.Option(min=0.1, max=MAX_SECONDS, help="Bond lock after leaving.")] = 60.0,
+    lease_seconds: Annotated[
+        float, typer.Option(min=0.1, max=MAX_SECONDS, help="Storage lease of a payload.")
+    ] = 3600.0,
     checkpoint_rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds between checkpoints; default 2F.")
     ] = None,
     parts: Annotated[int, typer.Option(min=1, max=64, help="Parts a checkpoint is uploaded in.")] = 2,
     allow: Annotated[list[str] | None, typer.Option(help="Only these addresses may join; may be repeated.")] = None,
     allow_listed: Annotated[bool, typer.Option("--allow-listed", help="Only allowed addresses may join.")] = False,
-    block_seconds: Annotated[float | None, typer.Option(min=0.01, help="Time of a block; default: measured.")] = None,
+    block_seconds: Annotated[
+        float | None, typer.Option(min=0.01, max=3600, help="Time of a block; default: measured.")
+    ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(help="Begin from these safetensors; for a recipe made with `trainer recipe --weights`."),
@@ -135,6 +148,11 @@ def create(
 
     text = _load_recipe(recipe_file)
     recipe = parse_recipe(text)
+    for address in allow or ():
+        if re.fullmatch(r"(0x)?[0-9a-fA-F]{40}", address) is None:
+            raise Fatal(
+                f"--allow {address!r} is no address", next_step="give 0x and 40 hex digits: trainer keys show FILE"
+            )
     if min_members > max_members:
         raise Fatal(f"--min-members {min_members} is more than --max-members {max_members}")
     is_allow_listed = bool(allow) or allow_listed
@@ -340,13 +358,10 @@ def _print_done(outcome: Outcome, text: str, as_json: bool) -> None:
 
 def _load_recipe(name: str) -> str:
     path = Path(name)
-    if path.suffix == ".toml" or path.exists():
-        try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise Fatal(f"recipe {path} can't be read: {error.strerror}") from error
-    if name in shipped_names():
+    if name in shipped_names() and not path.is_file():
         return load_shipped(name)
+    if path.suffix == ".toml" or path.exists():
+        return read_recipe_text(path)
     raise Fatal(
         f"no recipe {name!r}", next_step=f"name a TOML file, or one that is shipped: {', '.join(shipped_names())}"
     )

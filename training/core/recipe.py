@@ -147,6 +147,8 @@ class DataRecipe:
             raise RecipeValueError("data.token_bits", self.token_bits, "16 or 32")
         if (self.source is DataSource.DATASET) != bool(self.dataset):
             raise RecipeValueError("data.dataset", self.dataset, "a name where data.source is dataset, else nothing")
+        if self.tokenizer_digest and re.fullmatch(r"[0-9a-f]{64}", self.tokenizer_digest) is None:
+            raise RecipeValueError("data.tokenizer_digest", self.tokenizer_digest, "64 small hex digits, or nothing")
         _check("data.held_out_bps", self.held_out_bps, 1, 5_000)
         _check("data.eval_windows", self.eval_windows, 1, 1 << 20)
 
@@ -298,6 +300,8 @@ def parse_recipe(text: str) -> Recipe:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeSyntaxError(str(error)) from error
+    except RecursionError as error:
+        raise RecipeSyntaxError("its brackets are nested too deeply") from error
     _refuse_unknown("", table, {field.name for field in fields(Recipe)})
     return Recipe(
         name=_scalar("name", table, str),

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from da.core.errors import NotAFile
+from da.input_file import read_input
 from training.core.errors import CorpusFormatError, CorpusMissingError, MissingExtraError
 
 DOCUMENT_END = b"\n"
@@ -17,6 +19,9 @@ DOCUMENT_END = b"\n"
 
 _SCAN_TOKENS = 1 << 22
 """Tokens looked at once while the largest is searched."""
+
+MAX_TEXT_BYTES = 1 << 40
+"""What is read must fit the memory; longer texts are token files, which are mapped."""
 
 
 def is_token_file(path: Path) -> bool:
@@ -32,9 +37,11 @@ def is_documents(path: Path) -> bool:
 def read_text(path: Path) -> bytes:
     """Return a text file's bytes. Raises `CorpusMissingError`."""
     try:
-        return path.read_bytes()
+        return read_input(path, limit_bytes=MAX_TEXT_BYTES)
     except OSError as error:
         raise CorpusMissingError(f"{path} ({error.strerror})") from error
+    except NotAFile as error:
+        raise CorpusMissingError(f"{path} ({error.found})") from error
 
 
 def read_documents(path: Path, column: str) -> Iterator[bytes]:

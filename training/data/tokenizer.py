@@ -9,8 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from da.core.errors import NotAFile
 from da.core.hashing import compute_digest
+from da.input_file import read_input
 from training.core.errors import CorpusFormatError, CorpusMissingError, MissingExtraError, TokenizerError
+
+MAX_TOKENIZER_BYTES = 1 << 30
+"""Far more than any tokenizer.json has."""
 
 
 class Tokenizer(Protocol):
@@ -101,6 +106,8 @@ def compute_tokenizer_digest(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_input(path, limit_bytes=MAX_TOKENIZER_BYTES)
     except OSError as error:
         raise CorpusMissingError(f"{path} ({error.strerror})") from error
+    except NotAFile as error:
+        raise CorpusMissingError(f"{path} ({error.found})") from error

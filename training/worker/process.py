@@ -160,7 +160,12 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
     """Keep a second process out of a home folder for as long as the block runs."""
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Fatal(
+            f"--home {home} can't be a folder: {error.strerror}", next_step="name another folder, on a disk with room"
+        ) from error
     with (home / "lock").open("a", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,71 @@
+"""Files that a person names by mistake: said in a line, never read without end, waited for or left as a traceback."""
+
+from __future__ import annotations
+
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from contracts.bindings.amounts import WEI_PER_TOKEN, format_tokens
+from contracts.bindings.errors import KeyFileError
+from contracts.bindings.keys import load_key
+from training.core.errors import CorpusMissingError, RecipeSyntaxError, RecipeValueError
+from training.core.recipe import parse_recipe
+from training.data.formats import read_text
+from training.data.tokenizer import compute_tokenizer_digest
+from training.recipes.reading import read_recipe_text
+from training.recipes.shipped import load_shipped
+from training.worker.errors import Fatal
+from training.worker.process import hold_home
+
+
+@pytest.fixture(params=["/dev/zero", "pipe", "folder"])
+def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    return tmp_path / request.param
+
+
+def test_what_is_no_file_is_not_read(no_file: Path) -> None:
+    with pytest.raises(Fatal, match=r"^recipe .* (is a |has )"):
+        read_recipe_text(no_file)
+    with pytest.raises(KeyFileError, match=r"no file|directory"):
+        load_key(no_file)
+    with pytest.raises(CorpusMissingError):
+        read_text(no_file)
+    with pytest.raises(CorpusMissingError):
+        compute_tokenizer_digest(no_file)
+
+
+def test_a_recipe_is_short_and_is_text(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"#" * 65_537)
+    with pytest.raises(Fatal, match="65537 bytes, at most 65536"):
+        read_recipe_text(tmp_path / "long")
+    (tmp_path / "other").write_bytes(b"name = \xff")
+    with pytest.raises(RecipeSyntaxError, match="not UTF-8 from byte 7"):
+        read_recipe_text(tmp_path / "other")
+
+
+def test_a_recipe_that_is_nested_deeply_is_refused() -> None:
+    with pytest.raises(RecipeSyntaxError, match="nested too deeply"):
+        parse_recipe("x = " + "[" * 50_000)
+
+
+def test_a_tokenizer_that_nobody_can_have_is_refused() -> None:
+    text = load_shipped("tiny").replace("[data]\n", '[data]\ntokenizer_digest = "../../x"\n')
+    with pytest.raises(RecipeValueError, match=r"data.tokenizer_digest"):
+        parse_recipe(text)
+
+
+def test_an_amount_of_any_size_is_written() -> None:
+    text = format_tokens(10**80 * WEI_PER_TOKEN)
+    assert Decimal(text.partition(" ")[0].replace(",", "")) == 10**80
+
+
+def test_a_home_that_can_be_no_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Fatal, match="can't be a folder"), hold_home(home):
+            raise AssertionError("held")
