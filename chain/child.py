@@ -30,6 +30,9 @@ NUM_SHOWN_LINES = 15
 LAST_LINES_SECONDS = 1.0
 """For the last lines of an ended child: something that it started may hold its output open."""
 
+HALTED = "CONSENSUS FAILURE!!!"
+"""CometBFT says so when consensus has stopped for good, as on a full disk; its process goes on and answers."""
+
 _PR_SET_PDEATHSIG = 1
 """prctl(2)."""
 
@@ -51,6 +54,8 @@ class Child:
         """Start it, its output going to ``node_log`` under its name."""
         self.name = name
         self._lines: deque[str] = deque(maxlen=NUM_TAIL_LINES)
+        self.has_halted = False
+        """It runs, and has said that it does its work no more."""
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -99,6 +104,7 @@ class Child:
             for raw in output:
                 line = raw.decode(errors="replace").rstrip("\r\n")
                 self._lines.append(line)
+                self.has_halted = self.has_halted or HALTED in line
                 node_log.write(self.name, line)
 
 

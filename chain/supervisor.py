@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from threading import Event
 from types import FrameType
 from typing import Any
 
-from chain.child import NUM_TAIL_LINES, Child, ChildFailed
+from chain.child import HALTED, NUM_TAIL_LINES, Child, ChildFailed
 from chain.home import (
     Addresses,
     AddressInUse,
@@ -45,6 +46,10 @@ POLL_SECONDS = 0.05
 """How often a condition is looked at."""
 APP_DEADLINE_SECONDS = 120.0
 """For the application to listen: it rebuilds its tree, about 125,000 keys a second."""
+MIN_FREE_BYTES = 32 << 20
+"""With less, application and CometBFT are not started: they would end at their first write."""
+DISK_SECONDS = 5.0
+"""Between two looks at a full disk."""
 CORE_DEADLINE_SECONDS = 600.0
 """For CometBFT to answer: it may replay blocks first."""
 MAX_RESTARTS = 5
@@ -204,12 +209,19 @@ class Supervisor:
 
     def _restart_what_ended(self) -> None:
         now = time.monotonic()
-        ended = [child for child in (self._app, self._core) if child is not None and child.exit_code is not None]
+        ended = [
+            child
+            for child in (self._app, self._core)
+            if child is not None and (child.exit_code is not None or child.has_halted)
+        ]
         if ended:
             self._stop_consensus(ended[0], now)
         if self._consensus_due is not None and now >= self._consensus_due:
-            self._consensus_due = None
-            self._restart_consensus()
+            if self._is_disk_full():
+                self._consensus_due = now + DISK_SECONDS
+            else:
+                self._consensus_due = None
+                self._restart_consensus()
         rpc = self._rpc
         if rpc is not None and rpc.exit_code is not None:
             self._rpc = None
@@ -223,13 +235,16 @@ class Supervisor:
     def _stop_consensus(self, ended: Child, now: float) -> None:
         """Stop what is left of the two, and say when both start again."""
         core = self._core
+        reason = f"ended with exit code {ended.exit_code}"
+        if ended.exit_code is None:
+            reason = f"stopped making blocks: {_find_halt(ended.read_tail(NUM_TAIL_LINES))}"
         for child in (self._core, self._app):
             if child is not None:
                 child.stop()
         self._core = self._app = None
         if core is not None:
             _check_app_ahead(core, self._plan.home)
-        self._count_restart(ended)
+        self._count_restart(ended, reason)
         seconds = self._consensus_pause.count(now)
         self._consensus_due = now + seconds
         log.warning("starting abci and cometbft again in %.1f s", seconds)
@@ -242,11 +257,20 @@ class Supervisor:
             self._rpc = None
             self._rpc_due = time.monotonic()
 
-    def _count_restart(self, child: Child) -> None:
+    def _is_disk_full(self) -> bool:
+        """Say whether a start would fail for want of room, in the log too."""
+        free = shutil.disk_usage(self._plan.home).free
+        if free >= MIN_FREE_BYTES:
+            return False
+        log.warning(
+            "%d MiB of disk are free under %s, waiting for %d", free >> 20, self._plan.home, MIN_FREE_BYTES >> 20
+        )
+        return True
+
+    def _count_restart(self, child: Child, reason: str) -> None:
         now = time.monotonic()
         recent = [moment for moment in self._restarts if now - moment < RESTART_WINDOW_SECONDS]
         self._restarts = [*recent, now]
-        reason = f"ended with exit code {child.exit_code}"
         if len(recent) >= MAX_RESTARTS:
             raise self._fail(child, f"{reason}, after {MAX_RESTARTS} restarts")
         log.warning("%s %s, restart %d of %d", child.name, reason, len(recent) + 1, MAX_RESTARTS)
@@ -280,6 +304,11 @@ def fetch_status(url: str) -> dict[str, Any] | None:
             return result
     except (urllib.error.URLError, OSError, ValueError, KeyError):
         return None
+
+
+def _find_halt(lines: str) -> str:
+    """Return what CometBFT gave as the reason, shortened: a stack follows it."""
+    return next((line.partition(HALTED)[2].strip() for line in lines.splitlines() if HALTED in line), "")[:200]
 
 
 def _check_app_ahead(core: Child, home: Path) -> None:

@@ -56,9 +56,9 @@ def test_consensus_that_dies_for_ever_is_given_up(tmp_path: Path) -> None:
     node: Any = _make(tmp_path)
     dead = SimpleNamespace(name="abci", exit_code=1, read_tail=lambda: "error: disk full; next: free some")
     for _ in range(supervisor.MAX_RESTARTS):
-        node._count_restart(dead)
+        node._count_restart(dead, "ended with exit code 1")
     with pytest.raises(ChildFailed, match="after 5 restarts") as failed:
-        node._count_restart(dead)
+        node._count_restart(dead, "ended with exit code 1")
     said = describe_failure(failed.value).splitlines()
     assert said[-2:] == [
         "error: disk full, next: free some",
@@ -88,6 +88,42 @@ def test_consensus_is_restarted_at_growing_intervals(tmp_path: Path, monkeypatch
     gaps = [later - earlier for earlier, later in pairwise(starts)]
     assert len(starts) == 1 + supervisor.MAX_RESTARTS
     assert gaps == pytest.approx([0.0, 0.5, 1.0, 2.0, 4.0], abs=0.15)
+
+
+def test_a_core_that_halted_and_runs_on_is_restarted_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As CometBFT does on a full disk: it says so, stands still, and answers as if nothing were wrong."""
+    node: Any = _make(tmp_path)
+    free = [0]
+    now = [1_000.0]
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(supervisor, "shutil", SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=free[0])))
+    starts: list[float] = []
+    node._start_consensus = lambda: starts.append(now[0])
+    said = 'E[...] CONSENSUS FAILURE!!! module=consensus err="no space left on device"'
+    node_log = NodeLog(tmp_path / "log")
+    child = node._core = Child(
+        "cometbft",
+        [sys.executable, "-c", f"print({said!r}, flush=True); import time; time.sleep(60)"],
+        node_log,
+    )
+    deadline = time.monotonic() + 20
+    while not child.has_halted and time.monotonic() < deadline:
+        time.sleep(0.02)  # until its first line is here
+    for _ in range(100):
+        node._restart_what_ended()
+        now[0] += 1.0
+    assert child.exit_code is not None, "it was stopped"
+    assert starts == [], "no start while there is no room"
+    assert "no space left on device" in caplog.text
+    assert "0 MiB of disk are free" in caplog.text
+    free[0] = 1 << 30
+    for _ in range(10):
+        node._restart_what_ended()
+        now[0] += 1.0
+    assert len(starts) == 1
+    node_log.close()
 
 
 def test_one_node_a_home(tmp_path: Path) -> None:
