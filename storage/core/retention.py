@@ -115,10 +115,14 @@ def plan_aging(items: Sequence[Kept], grace_blocks: int, height: Height) -> tupl
 
 
 def _find_needed(ordered: Sequence[Kept], wanted: set[int]) -> set[BlobId]:
-    """Return the archives that wanted ones build on, through all deltas; newer ones build on older ones only."""
+    """Return the archives that others build on, through all deltas; newer ones build on older ones only.
+
+    Moves that have begun count, wanted or not: readers take them, and a newer archive may build on them.
+    """
     needed: set[BlobId] = set()
     for kept in reversed(ordered):
-        if kept.version in wanted or needed.intersection(kept.cold):
+        is_moving = kept.step in (Step.COPIED, Step.FLIPPED)
+        if kept.version in wanted or is_moving or needed.intersection(kept.cold):
             needed.update(kept.bases)
     return needed
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from da.core.types import BlobId, Height
@@ -86,6 +86,7 @@ class World:
     num_cold=st.integers(0, 3),
     grace=st.integers(0, 60),
 )
+@example(seed=0, num_hot=1, cold_every=2, num_cold=1, grace=0)  # a move begun for nothing was a newer one's base
 def test_any_history_with_kills_keeps_what_the_policy_promises(
     tmp_path_factory: pytest.TempPathFactory, seed: int, num_hot: int, cold_every: int, num_cold: int, grace: int
 ) -> None:
