@@ -24,7 +24,6 @@ from training.commands.options import (
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
 from training.core.errors import StatePartError
 from training.core.recipe import compute_recipe_digest, parse_recipe
-from training.data.tokenizer import load_tokenizer
 from training.worker.errors import PayloadError, StateUnavailable, WrongRecipe
 
 if TYPE_CHECKING:
@@ -56,6 +55,8 @@ def pull(
     if digest != info.recipe_digest:
         raise WrongRecipe(info.recipe_digest, digest)
     if tokenizer is not None:
+        from training.data.tokenizer import load_tokenizer
+
         recipe = parse_recipe(recipe_text)
         load_tokenizer(tokenizer, recipe.data.tokenizer_digest, recipe.model.vocabulary)
     wanted = info.certified_version if version is None else version
