@@ -19,7 +19,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from chain.core.transactions import MAX_TRANSACTION_BYTES
+from chain.documents import reading
 
+KEY_STEP = "put it back from your backup; a new one is another validator"
 VERSION = "0.38.25"
 """What the pinned Go module builds; any v0.38 speaks the same protocol."""
 
@@ -123,21 +125,27 @@ def create_keys(home: Path) -> Keys:
 
 
 def load_keys(home: Path) -> Keys:
-    """Read the public halves of a node's keys."""
-    validator = json.loads((home / "config" / "priv_validator_key.json").read_text())
-    node = json.loads((home / "config" / "node_key.json").read_text())
-    node_public = base64.b64decode(node["priv_key"]["value"])[32:]
+    """Read the public halves of a node's keys; raises BrokenFile."""
+    path = home / "config" / "priv_validator_key.json"
+    with reading(path, KEY_STEP):
+        validator = json.loads(path.read_text())
+        address, public_key = str(validator["address"]), str(validator["pub_key"]["value"])
+        bytes.fromhex(address)
+    path = home / "config" / "node_key.json"
+    with reading(path, "put it back from your backup; a new one has another node id, tell your peers"):
+        node_public = base64.b64decode(json.loads(path.read_text())["priv_key"]["value"])[32:]
     return Keys(
-        validator_address=validator["address"],
-        validator_public_key=validator["pub_key"]["value"],
-        node_id=_compute_address(node_public).lower(),
+        validator_address=address, validator_public_key=public_key, node_id=_compute_address(node_public).lower()
     )
 
 
 def load_signed_height(home: Path) -> int:
     """Return the height that the validator key last signed for."""
     path = home / "data" / "priv_validator_state.json"
-    return int(json.loads(path.read_text())["height"]) if path.exists() else 0
+    if not path.exists():
+        return 0
+    with reading(path, "put back the newest copy: with an older one the key may sign twice, which costs its bond"):
+        return int(json.loads(path.read_text())["height"])
 
 
 def write_genesis(

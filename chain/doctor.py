@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import lmdb
-
-from chain.cometbft import VERSION, CometBftMissing, load_keys
+from chain.cometbft import KEY_STEP, VERSION, CometBftMissing, load_keys, load_signed_height
 from chain.core.contracts.staking.validators import get_operator, get_validator
 from chain.core.types import Address
+from chain.documents import BrokenFile
 from chain.findings import Finding, ok, problem, warn
 from chain.home import (
     HomeError,
-    HomeMissing,
     check_agreement,
     find_supervisor,
     load_addresses,
@@ -36,7 +34,7 @@ from chain.home import (
 from chain.light_client import read_moment
 from chain.ports import is_free, split_address
 from chain.settings import InvalidSettings, load_settings
-from chain.store import Reader, StoreError, StoreMissing, read_map_usage
+from chain.store import Reader, StoreBroken, StoreError, StoreMissing, read_map_usage
 from chain.supervisor import LOG_NAME, fetch_status
 
 MIN_FREE_BYTES = 256 << 20
@@ -60,11 +58,9 @@ def examine(
     """Return everything that was looked at, in the order in which a start would meet it."""
     try:
         chain_id = load_chain_id(home)
-    except HomeMissing as error:
+    except HomeError as error:
         what, _, step = str(error).partition("; next: ")
         return [problem("home", what, step)]
-    except (OSError, ValueError, KeyError) as error:
-        return [problem("home", f"{home}/config/genesis.json can't be read: {error}", "put back the chain's genesis")]
     pid = find_supervisor(home)
     findings = [ok("home", f"{home}, chain {chain_id}, " + (f"runs as process {pid}" if pid else "not running"))]
     findings += check_writable(home)
@@ -117,8 +113,9 @@ def check_settings(home: Path) -> Iterator[Finding]:
     try:
         load_settings(home)
         load_addresses(home)
-    except (InvalidSettings, HomeError, tomllib.TOMLDecodeError, KeyError, ValueError) as error:
-        yield problem("configuration", str(error), f"mend the file under {home}/config")
+    except (InvalidSettings, HomeError) as error:
+        what = str(error).partition("; next: ")[0]
+        yield problem("configuration", what, f"mend the file under {home}/config")
     else:
         yield ok("configuration", "config.toml and app.toml can be read")
 
@@ -128,7 +125,7 @@ def check_key_files(home: Path) -> Iterator[Finding]:
     for name in _KEY_FILES:
         path = home / name
         if not path.exists():
-            yield problem("keys", f"{path} is missing", "put it back from your backup; a new one is another validator")
+            yield problem("keys", f"{path} is missing", KEY_STEP)
             continue
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -137,6 +134,13 @@ def check_key_files(home: Path) -> Iterator[Finding]:
             )
         else:
             yield ok("keys", f"{path.name} is yours alone (mode {mode:04o})")
+    try:
+        load_keys(home)
+        load_signed_height(home)
+    except BrokenFile as error:
+        if error.path.exists():
+            what, _, step = str(error).partition("; next: ")
+            yield problem("keys", what, step)
 
 
 def check_disk(home: Path, free_bytes: int | None = None) -> Iterator[Finding]:
@@ -159,8 +163,9 @@ def check_database(home: Path) -> Iterator[Finding]:
     except StoreMissing:
         yield ok("database", "none yet: the first start makes it")
         return
-    except lmdb.Error as error:
-        yield problem("database", f"{home}/app can't be read: {error}", f"remove {home}/app: the blocks are replayed")
+    except StoreBroken as error:
+        what, _, step = str(error).partition("; next: ")
+        yield problem("database", what, step)
         return
     percent = 100 * used / size
     text = f"{used / 1e6:.0f} MB of a map of {size / 1e6:.0f} MB ({percent:.0f} %)"
@@ -177,6 +182,8 @@ def check_app_and_core(home: Path) -> Iterator[Finding]:
     """Say whether the application and CometBFT can go on together."""
     try:
         check_agreement(home)
+    except BrokenFile:
+        return  # told with the keys
     except HomeError as error:
         what, _, step = str(error).partition("; next: ")
         yield problem("app and core", what, step)
@@ -188,7 +195,7 @@ def check_ports(home: Path, rpc_listen: str) -> Iterator[Finding]:
     """Look whether a start would find its ports free."""
     try:
         addresses, has_peers = load_addresses(home)
-    except (HomeError, tomllib.TOMLDecodeError, KeyError, ValueError):
+    except HomeError:
         return
     wanted = [("CometBFT RPC", addresses.rpc), ("CometBFT p2p", addresses.p2p), ("JSON-RPC", rpc_listen)]
     for name, address in wanted:
@@ -207,7 +214,7 @@ def check_peers(home: Path, seconds: float = PEER_SECONDS) -> Iterator[Finding]:
     """Try to reach each configured peer."""
     try:
         document = tomllib.loads((home / "config" / "config.toml").read_text())
-    except (OSError, tomllib.TOMLDecodeError):
+    except (OSError, ValueError):
         return
     peers = [each for each in str(document.get("p2p", {}).get("persistent_peers", "")).split(",") if each]
     unreachable = []
@@ -229,7 +236,10 @@ def check_peers(home: Path, seconds: float = PEER_SECONDS) -> Iterator[Finding]:
 
 def check_running(home: Path, chain_id: str, get_time: Callable[[], float]) -> Iterator[Finding]:
     """Ask the running core which chain it follows, whether it has caught up, and what time its blocks have."""
-    listening = load_listening(home)
+    try:
+        listening = load_listening(home)
+    except BrokenFile:
+        listening = None
     status = fetch_status(listening.cometbft_url) if listening is not None else None
     log_path = home / "logs" / LOG_NAME
     if listening is None or status is None:
@@ -270,14 +280,14 @@ def check_status(status: dict[str, Any], chain_id: str, now: float, log_path: Pa
 
 def check_validator(home: Path) -> Iterator[Finding]:
     """Say whether this node's key is in the set, and whether it is jailed."""
-    address = Address(bytes.fromhex(load_keys(home).validator_address))
     try:
+        address = Address(bytes.fromhex(load_keys(home).validator_address))
         with Reader(home / "app") as reader, reader.snapshot() as view:
             if view.is_empty:
                 return
             found = get_validator(view.state, get_operator(view.state, address))
             height = view.height
-    except StoreError:
+    except (StoreError, BrokenFile):
         return
     if found is None:
         yield ok("validator", "this node's key backs no validator: it follows the chain")

@@ -23,6 +23,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from chain.cometbft import (
+    KEY_STEP,
     Keys,
     StateSyncSource,
     Timing,
@@ -35,7 +36,9 @@ from chain.cometbft import (
 from chain.core.contracts.staking.validators import make_registration_message
 from chain.core.genesis import parse_genesis
 from chain.core.types import Address
-from chain.store import Reader, StoreError, StoreMissing
+from chain.documents import HomeError as HomeError
+from chain.documents import reading
+from chain.store import Reader, StoreBroken, StoreError, StoreMissing
 
 ADDRESS_BYTES = 20
 """Of an account."""
@@ -45,10 +48,6 @@ LOCK_NAME = "node.lock"
 
 FIRST_EVM_CHAIN_ID = 1_000_000
 """Devnets take ids from here on, far from the registered ones."""
-
-
-class HomeError(Exception):
-    """The directory can't be used as asked; the message says what to do."""
 
 
 class HomeMissing(HomeError):
@@ -222,8 +221,10 @@ def sign_registration(home: Path, operator: bytes) -> tuple[bytes, bytes]:
     genesis = load_genesis(home)
     app_state = json.dumps(genesis["app_state"]).encode()
     genesis_hash = parse_genesis(genesis["chain_id"], app_state).parameters.genesis_hash
-    document = json.loads((home / "config" / "priv_validator_key.json").read_text())
-    private = Ed25519PrivateKey.from_private_bytes(base64.b64decode(document["priv_key"]["value"])[:32])
+    path = home / "config" / "priv_validator_key.json"
+    with reading(path, KEY_STEP):
+        document = json.loads(path.read_text())
+        private = Ed25519PrivateKey.from_private_bytes(base64.b64decode(document["priv_key"]["value"])[:32])
     message = make_registration_message(genesis_hash, Address(operator))
     return private.public_key().public_bytes_raw(), private.sign(message)
 
@@ -254,11 +255,13 @@ def compute_evm_chain_id(chain_id: str) -> int:
 
 
 def load_genesis(home: Path) -> dict[str, Any]:
-    """Read genesis.json; raises HomeMissing."""
+    """Read genesis.json; raises HomeMissing or BrokenFile."""
     path = home / "config" / "genesis.json"
     if not path.exists():
         raise HomeMissing(home)
-    document: dict[str, Any] = json.loads(path.read_text())
+    with reading(path, "put back the chain's genesis"):
+        document: dict[str, Any] = json.loads(path.read_text())
+        document["chain_id"], document["app_state"]
     return document
 
 
@@ -268,14 +271,15 @@ def load_chain_id(home: Path) -> str:
 
 
 def load_addresses(home: Path) -> tuple[Addresses, bool]:
-    """Return the configured addresses, and whether peers rely on them."""
+    """Return the configured addresses, and whether peers rely on them; raises HomeMissing or BrokenFile."""
     path = home / "config" / "config.toml"
     if not path.exists():
         raise HomeMissing(home)
-    document = tomllib.loads(path.read_text())
-    addresses = Addresses(
-        rpc=document["rpc"]["laddr"].removeprefix("tcp://"), p2p=document["p2p"]["laddr"].removeprefix("tcp://")
-    )
+    with reading(path, "mend it, or take the one of a new home (`chain-node init`)"):
+        document = tomllib.loads(path.read_text())
+        addresses = Addresses(
+            rpc=document["rpc"]["laddr"].removeprefix("tcp://"), p2p=document["p2p"]["laddr"].removeprefix("tcp://")
+        )
     return addresses, bool(document["p2p"].get("persistent_peers"))
 
 
@@ -288,6 +292,8 @@ def load_app_height(home: Path) -> tuple[str, int] | None:
             return snapshot.genesis_info().chain_id, snapshot.height
     except StoreMissing:
         return None
+    except StoreBroken as error:
+        raise HomeError(str(error)) from error
     except StoreError as error:
         raise HomeError(f"{home}/app can't be read: {error}; next: `chain-node doctor --home {home}`") from error
 
@@ -348,6 +354,9 @@ def save_listening(home: Path, listening: Listening) -> None:
 
 
 def load_listening(home: Path) -> Listening | None:
-    """Read run.json, None when the node was never started."""
+    """Read run.json, None when the node was never started; raises BrokenFile."""
     path = home / "run.json"
-    return Listening(**json.loads(path.read_text())) if path.exists() else None
+    if not path.exists():
+        return None
+    with reading(path, "remove it: the next start writes it"):
+        return Listening(**json.loads(path.read_text()))

@@ -59,7 +59,7 @@ def load_settings(home: Path) -> NodeSettings:
     known = [field.name for field in fields(NodeSettings)]
     try:
         document = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+    except (OSError, ValueError) as error:
         raise InvalidSettings(path, f"no TOML: {error}") from error
     for key, value in document.items():
         if key not in known:

@@ -92,6 +92,15 @@ class StoreError(Exception):
     """The database can't be used as asked."""
 
 
+class StoreBroken(StoreError):
+    """What lies there is no database, or can't be read."""
+
+    def __init__(self, directory: Path, error: Exception) -> None:
+        """Keep the directory."""
+        super().__init__(f"{directory} can't be read: {error}; next: remove {directory}: the blocks are replayed")
+        self.directory = directory
+
+
 class StoreMissing(StoreError):
     """There is no database yet."""
 
@@ -289,8 +298,8 @@ class Reader:
         """Open the database in ``directory`` (``<home>/app``); raises StoreMissing."""
         if not (directory / "data.mdb").exists():
             raise StoreMissing(directory)
-        self._env = lmdb.open(
-            str(directory), readonly=True, max_dbs=len(DATABASES), max_readers=_MAX_READERS, readahead=False
+        self._env = _open_environment(
+            directory, readonly=True, max_dbs=len(DATABASES), max_readers=_MAX_READERS, readahead=False
         )
         self._databases = _open_databases(self._env, directory, is_writer=False)
         self._is_free = Condition()
@@ -342,8 +351,8 @@ class Store:
         """Open or create the database; clears reader slots that dead processes left."""
         directory.mkdir(parents=True, exist_ok=True)
         existing = (directory / "data.mdb").stat().st_size if (directory / "data.mdb").exists() else 0
-        self._env = lmdb.open(
-            str(directory),
+        self._env = _open_environment(
+            directory,
             map_size=max(map_bytes, existing * _GROWTH_FACTOR),
             max_dbs=len(DATABASES),
             max_readers=_MAX_READERS,
@@ -495,12 +504,20 @@ def read_map_usage(directory: Path) -> tuple[int, int]:
     """Return (bytes in use, bytes of the map) of a database that this process has not open; raises StoreMissing."""
     if not (directory / "data.mdb").exists():
         raise StoreMissing(directory)
-    env = lmdb.open(str(directory), readonly=True, map_size=0, max_readers=_MAX_READERS)  # 0: as the writer chose it
+    env = _open_environment(directory, readonly=True, map_size=0, max_readers=_MAX_READERS)  # 0: as the writer chose it
     try:
         info = env.info()
         return (info["last_pgno"] + 1) * env.stat()["psize"], info["map_size"]
     finally:
         env.close()
+
+
+def _open_environment(directory: Path, **options: Any) -> lmdb.Environment:
+    """Open LMDB's files; raises StoreBroken for what is no database, or can't be read."""
+    try:
+        return lmdb.open(str(directory), **options)
+    except lmdb.Error as error:
+        raise StoreBroken(directory, error) from error
 
 
 def _open_databases(env: lmdb.Environment, directory: Path, *, is_writer: bool) -> dict[bytes, Any]:

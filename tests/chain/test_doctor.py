@@ -245,3 +245,35 @@ def test_command_exits_by_what_it_finds(home: Path, binary: Path) -> None:
     ]
     text = CliRunner().invoke(app, command, env=environment).stdout
     assert f"next: chmod 600 {home}/config/node_key.json" in text
+
+
+BROKEN_FILES = (
+    "app/data.mdb",
+    "config/config.toml",
+    "config/app.toml",
+    "config/genesis.json",
+    "config/priv_validator_key.json",
+    "config/node_key.json",
+    "data/priv_validator_state.json",
+)
+
+
+@pytest.mark.parametrize("junk", [bytes(range(128, 256)) * 64, b"[]", b"{}"], ids=["bytes", "list", "object"])
+@pytest.mark.parametrize("name", BROKEN_FILES)
+def test_a_file_that_holds_something_else_is_named(name: str, junk: bytes, home: Path, binary: Path) -> None:
+    path = home / name
+    if name == "config/app.toml" and not path.exists() and junk != b"[]":
+        junk = b"\xff"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(junk)
+    path.chmod(0o600)
+    found = _bad(_examine(home, binary))
+    named = path.parent.name + "/" + path.name if name != "app/data.mdb" else "/app can't be read"
+    assert any(named in what or path.name in what for _, what, _ in found), found
+    assert all(step for _, _, step in found)
+
+
+@pytest.mark.parametrize("name", ["config/config.toml", "config/priv_validator_key.json", "config/node_key.json"])
+def test_a_file_that_is_gone_is_named(name: str, home: Path, binary: Path) -> None:
+    (home / name).unlink()
+    assert _bad(_examine(home, binary))
