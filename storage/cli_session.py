@@ -29,6 +29,7 @@ from storage.core.errors import (
     InvalidBlobText,
     InvalidRetention,
     LeaseTooShortForTier,
+    NotYourLease,
     StorageError,
     TierUnavailable,
     UnknownBlob,
@@ -77,7 +78,7 @@ def report_errors(as_json: bool) -> Iterator[None]:
     """Turn expected failures into a readable line and an exit code."""
     try:
         yield
-    except (UnknownBlob, BlobReleased) as error:
+    except (UnknownBlob, BlobReleased, NotYourLease) as error:
         fail(error, NOT_FOUND, as_json)
     except DisperseFailed as error:
         fail(error, NOT_STORED, as_json)

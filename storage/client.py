@@ -33,6 +33,7 @@ from storage.core.errors import (
     InvalidBlobText,
     LeaseTooShortForTier,
     NoCommittee,
+    NotYourLease,
     UnknownBlob,
 )
 from storage.core.rehoming import Verdict, judge
@@ -259,10 +260,13 @@ class StorageClient:
     def renew(self, blob: BlobId, *, blocks: int, sender: Sender) -> Renewed:
         """Lengthen the sender's own lease by ``blocks``.
 
-        Raises: UnknownBlob; ContractError NoLease, LeaseTooLong.
+        Raises: UnknownBlob, NotYourLease; ContractError LeaseTooLong.
         """
         info = self.stat(blob)
-        expiry = self._chain.storage.lease_expiry(blob, sender.address) + blocks
+        until = self._chain.storage.lease_expiry(blob, sender.address)
+        if not until:
+            raise NotYourLease(blob=blob, owner=sender.address)
+        expiry = until + blocks
         max_fee = self.quote(tier=Tier(info.tier), size_bytes=info.size_bytes, blocks=blocks)
         outcome = sender.send("Storage", "renew", blob, expiry, value=max_fee)
         fee = int(outcome.event("LeaseRenewed").fields["fee"])
@@ -271,9 +275,17 @@ class StorageClient:
     def release(self, blob: BlobId, *, sender: Sender) -> int:
         """End the sender's own lease now and return the wei that came back.
 
-        Raises: ContractError UnknownBlob, NoLease, BlobIsPinned.
+        Raises: UnknownBlob, NotYourLease; ContractError BlobIsPinned.
         """
-        return int(sender.send("Storage", "release", blob).event("LeaseReleased").fields["refund"])
+        try:
+            outcome = sender.send("Storage", "release", blob)
+        except ContractError as error:
+            if error.name == "NoLease":
+                raise NotYourLease(blob=blob, owner=sender.address) from error
+            if error.name == "UnknownBlob":
+                raise UnknownBlob(blob=blob) from error
+            raise
+        return int(outcome.event("LeaseReleased").fields["refund"])
 
     def challenge(self, blob: BlobId, *, seat: int, leaf: int, sender: Sender) -> int:
         """Accuse a seat on the chain, with a bond; return the height until which it must answer.

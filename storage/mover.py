@@ -8,6 +8,7 @@ archive of one part to the end of its lease.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import tempfile
@@ -18,13 +19,12 @@ from typing import Any, Protocol
 
 from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import ContractError
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
 from da.core.types import BlobId, Height, Tier
 from storage.archives import keep_file
 from storage.client import StorageClient
-from storage.core.errors import InvalidRetention
+from storage.core.errors import InvalidRetention, NotYourLease, UnknownBlob
 from storage.core.expiry import PINNED
 from storage.core.retention import Action, Kept, Retention, Step, plan_aging, plan_retention
 from storage.whole_file import create_whole
@@ -148,11 +148,8 @@ class StoreMovePort:
 
     def release(self, blob: BlobId) -> None:
         """See ``MovePort``."""
-        try:
+        with contextlib.suppress(NotYourLease, UnknownBlob):  # released before: done
             self._storage.release(blob, sender=self._sender)
-        except ContractError as error:
-            if error.name not in ("NoLease", "UnknownBlob"):
-                raise
 
 
 class RunMovePort(StoreMovePort):

@@ -186,7 +186,8 @@ def _count_activations(recipe: Recipe, samples: int, num_layers: int, *, has_log
 
 
 def _gb(num_bytes: float) -> str:
-    return f"{num_bytes / 1e9:.2f} GB"
+    """Write bytes of models large and small, in GB where there is one."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
 STATE_BYTES = 48

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contracts.bindings.failures import SEPARATOR
+
 NEXT_STEPS: Mapping[str, str] = {
     "UnknownRun": "list the runs with `trainer run list`",
     "UnknownRound": "ask run() for numOpened",
@@ -97,7 +99,8 @@ class RpcError(BindingError):
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         """Keep the three members of the error object."""
-        super().__init__(f"{message} (code {code})")
+        what, separator, step = message.partition(SEPARATOR)
+        super().__init__(f"{what} (code {code}){separator}{step}")
         self.code = code
         self.message = message
         self.data = data

@@ -28,6 +28,7 @@ from contracts.bindings.errors import (
     TransactionFailed,
     TransactionRefused,
 )
+from contracts.bindings.failures import SEPARATOR
 from contracts.bindings.keys import address_of
 from contracts.bindings.signing import read_nonce, sign_transaction
 
@@ -123,7 +124,7 @@ class Sender:
             self.forget(raw)
             if "send again" in e.message:
                 raise QueueFull(e.code, e.message, e.data) from e
-            raise TransactionRefused(e.code, f"{e.message}{_advice(e.message, self.address)}", e.data) from e
+            raise TransactionRefused(e.code, _name_payer(e.message, self.address), e.data) from e
         return transaction_hash
 
     def wait(self, transaction_hash: bytes, deadline_seconds: float = 30, *, raw: bytes | None = None) -> Outcome:
@@ -221,7 +222,11 @@ class Sender:
 
     def _estimate(self, to: str, data: bytes, value: int) -> int:
         call = {"from": self.address, "to": to, "data": "0x" + data.hex(), "value": hex(value)}
-        return int(self._client.request("eth_estimateGas", call), 16) * _GAS_MARGIN_PERCENT // 100
+        try:
+            estimate = int(self._client.request("eth_estimateGas", call), 16)
+        except RpcError as e:
+            raise TransactionRefused(e.code, _name_payer(e.message, self.address), e.data) from e
+        return estimate * _GAS_MARGIN_PERCENT // 100
 
     def _get_fees(self) -> tuple[int, int]:
         if self._fees is None or time.monotonic() > self._fees_at + _FEE_SECONDS:
@@ -295,5 +300,9 @@ def _is_nonce_conflict(message: str) -> bool:
     return "nonce too low" in lowered or "is taken by" in lowered or "replacement transaction" in lowered
 
 
-def _advice(message: str, address: str) -> str:
-    return f"; next: fund {address}" if "insufficient" in message.lower() else ""
+def _name_payer(message: str, address: str) -> str:
+    """Say whose balance is too low: the node knows the sender, its message doesn't name it."""
+    what, _, _ = message.partition(SEPARATOR)
+    if "insufficient" not in what.lower():
+        return message
+    return f"{what}{SEPARATOR}fund {address}; on a devnet: localnet fund {address}"

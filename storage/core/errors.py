@@ -363,6 +363,18 @@ class UnknownBlob(StorageError):
         super().__init__(f"the chain knows no certified blob {blob.hex()}; next: check the id and the --chain URL")
 
 
+class NotYourLease(StorageError):
+    """The account pays for no lease of the blob: it has ended, or somebody else's key put it."""
+
+    def __init__(self, *, blob: bytes, owner: str) -> None:
+        self.blob = blob
+        self.owner = owner
+        super().__init__(
+            f"{owner} pays for no lease of blob {blob.hex()}: it has ended, or another key put it; "
+            "next: give the --key-file that put it; `storage stat` names its owner"
+        )
+
+
 class NoCommittee(StorageError):
     """The epoch has no seats."""
 

@@ -78,6 +78,11 @@ def test_put_stat_and_get_a_file(devnet: dict[str, Any], tmp_path: Path) -> None
     assert (seen["good"], seen["failed"]) == (4, 0)
     shortest = json.loads(call("quote", str(source), "--tier", "cold", "--json", *chain))["blocks"]
     call("quote", str(source), "--tier", "cold", "--blocks", str(shortest - 1), *chain, code=2)
+    other = tmp_path / "other.key"
+    create_key(other)
+    for command in ("rm", "renew"):  # before it would fail for want of money
+        refused = json.loads(call(command, stored["blob"], "--key-file", str(other), "--json", *chain, code=4))
+        assert refused["error"] == "NotYourLease"
     call("get", "00" * 32, "-o", str(tmp_path / "none"), *chain, code=4)
     call("put", str(source), "--tier", "cold", "--blocks", "9", "--key-file", str(key), *chain, code=2)
     assert not (tmp_path / "none").exists()
