@@ -16,12 +16,14 @@ from chain.recursion import StackTooSmall
 from chain.settings import InvalidSettings
 from chain.store import StoreError
 from contracts.bindings.failures import describe_failure
+from contracts.bindings.version import add_version
 
 app = typer.Typer(
     help="Run a node of the chain: CometBFT, the application and JSON-RPC.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+add_version(app)
 app.command("init")(initialising.init)
 app.command("testnet")(initialising.init_network)
 app.command("join")(syncing.join)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from contracts.bindings.version import add_version
 from da.blocking import BlobClient
 from da.codec import decode_blob, encode_blob
 from da.committee_file import CommitteeFile, decode_committee
@@ -37,6 +38,7 @@ SELFTEST_BYTES = 1 << 20
 """Size of the blob that the self-test codes and decodes."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Erasure-coded blobs: disperse, retrieve, selftest.")
+add_version(app)
 
 CommitteeOption = Annotated[Path, typer.Option("--committee", help="JSON file with epoch, genesisHash and seats.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]

@@ -22,6 +22,7 @@ from contracts.bindings.errors import BindingError
 from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
+from contracts.bindings.version import add_version
 from localnet.core.config import DEFAULT_HOME, FUND_TOKENS, RPC_PORT, WEI_PER_TOKEN, DevnetConfig
 from localnet.core.errors import (
     DevnetAlreadyUp,
@@ -53,6 +54,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A devnet on this machine: chain, stores, faucet.",
 )
+add_version(app)
 
 Home = Annotated[Path, typer.Option(help="Where everything of the devnet lies.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

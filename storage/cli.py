@@ -18,6 +18,7 @@ from contracts.bindings.keys import load_address
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
 from contracts.bindings.unlocking import ask_password, unlock_key
+from contracts.bindings.version import add_version
 from da.core.types import Epoch, Tier
 from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
@@ -50,6 +51,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # a private key may be among them
     help="Put any file into the store, and get it back.",
 )
+add_version(app)
 
 
 @app.command()

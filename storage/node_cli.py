@@ -24,6 +24,7 @@ from contracts.bindings.keys import address_of, create_key, load_address
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import StorageNodeState
 from contracts.bindings.unlocking import ask_password, unlock_key
+from contracts.bindings.version import add_version
 from da.protocol import STATUS_PATH
 from storage.amounts import format_wei, parse_tokens
 from storage.core.accusation import AccusationPolicy
@@ -67,6 +68,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # a private key may be among them
     help="A storage node: keeps shards, signs receipts.",
 )
+add_version(app)
 
 
 @app.command()

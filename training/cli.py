@@ -16,6 +16,7 @@ from rich.markup import escape
 
 from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, DeadlinePassed, KeyFileError
 from contracts.bindings.failures import describe_failure
+from contracts.bindings.version import add_version
 from da.core.errors import DataAvailabilityError, NotAFile
 from training.commands import checkpoint, data, keys, membership, plan, recipes, runs, simulation, status, watch
 from training.commands.asking import create_no_run
@@ -32,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+add_version(app)
 app.add_typer(keys.app, name="keys")
 app.add_typer(runs.app, name="run")
 app.add_typer(checkpoint.app, name="checkpoint")
