@@ -22,7 +22,7 @@ from da.core.types import BlobId, Committee, Height, Seat
 from da.counting import Traffic
 from da.links import SeatLinks
 from storage.core.accusation import is_own_fault
-from storage.core.errors import ChainUnreachable, UnknownShard
+from storage.core.errors import ShelfUnavailable, StorageError, UnknownShard
 from storage.core.repair import BlobFacts
 from storage.node.accuser import Accuser
 from storage.node.proofs import fold_shard
@@ -96,7 +96,7 @@ class Auditor:
                     due = view.height + self._every_blocks
                     try:
                         await self._audit_round(view.height)
-                    except ChainUnreachable as error:
+                    except (StorageError, OSError) as error:  # the chain, the own disk or bucket: the node goes on
                         log.info("no audit at height %d: %s", view.height, error)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
@@ -191,6 +191,8 @@ class Auditor:
                     )
             except UnknownShard:
                 continue
+            except (ShelfUnavailable, OSError) as error:
+                log.warning("own shard %d of blob %s can't be read: %s", seat.index, blob.hex(), error)
             except SeatFailed as failure:
                 log.info("no fold: %s", failure)
         verdict = judge_folds(header, folds)

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from da.core.types import BlobId, Height
-from storage.core.errors import ChainUnreachable
+from storage.core.errors import StorageError
 from storage.core.expiry import MAX_ASKED, RECHECK_BLOCKS, HeldShard, plan_doubts, plan_questions, plan_sweep
 from storage.core.records import encode_key
 from storage.node.chain_port import ChainPort
@@ -127,7 +127,7 @@ class Collector:
         self._around_at = 0
         self.num_deleted = 0
         self.num_failed = 0
-        """Sweeps that the chain did not answer."""
+        """Sweeps that came to nothing, mostly for want of the chain."""
 
     async def run(self) -> None:
         """Sweep for ever, the first time as soon as the chain is known; ends when cancelled."""
@@ -136,7 +136,7 @@ class Collector:
             height = await self._wait_for(None if swept_at is None else Height(swept_at + self._every_blocks))
             try:
                 count = await self._sweep(height)
-            except ChainUnreachable as error:
+            except (StorageError, OSError) as error:  # chain or own disk: tried again, the node goes on
                 self.num_failed += 1
                 log.warning("nothing deleted at height %d: %s", height, error)
             else:

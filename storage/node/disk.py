@@ -280,7 +280,9 @@ class Disk:
             path = self._get_path(blob, shard, suffix)
             if path.exists():
                 os.rename(path, self._quarantine / f"{path.name}.{secrets.token_hex(4)}")
-        files = sorted(self._quarantine.iterdir(), key=lambda item: item.stat().st_ctime_ns)
+        files = sorted(
+            (item for item in self._quarantine.iterdir() if item.is_file()), key=lambda item: item.stat().st_ctime_ns
+        )
         for path in files[:-KEPT_QUARANTINED]:
             path.unlink(missing_ok=True)
 

@@ -21,13 +21,9 @@ from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex
 from da.counting import Traffic
 from da.links import SeatLinks
 from storage.core.errors import (
-    ChainUnreachable,
-    DiskFull,
-    IndexFull,
     MalformedRequest,
     RebuildFailed,
-    ShelfUnavailable,
-    StoreRefusal,
+    StorageError,
 )
 from storage.core.repair import BlobFacts, MissingShard, plan_missing, plan_repairs, should_rebuild
 from storage.node.inventory import INVENTORY_PATH, PAGE_BLOBS, decode_inventory
@@ -89,7 +85,10 @@ class Repairer:
                         due = view.height + self._every_blocks
                     try:
                         await self._repair(view, with_inventories=is_round)
-                    except ChainUnreachable as error:
+                    except (
+                        StorageError,
+                        OSError,
+                    ) as error:  # chain or own disk: tried again, the node goes on
                         log.warning("nothing repaired at height %d: %s", view.height, error)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
@@ -183,7 +182,7 @@ class Repairer:
                 executor=self._work.disk,
                 deadline_seconds=DEADLINE_SECONDS,
             )
-        except (RebuildFailed, DiskFull, IndexFull, ShelfUnavailable, StoreRefusal) as error:
+        except (StorageError, OSError) as error:
             self.counts.failed += 1
             log.error("shard %d of blob %s was not rebuilt: %s", item.shard, facts.blob.hex(), error)
             return

@@ -1,17 +1,19 @@
 """Reads every kept shard again and again, at a gentle rate, and hashes it (SPEC.md 11): bits rot, files vanish.
 
-A shard that does not hash to its root is quarantined and noted as a loss; one that is gone is noted too.
+A shard that does not hash to its root is quarantined and noted as a loss; one that is gone is noted too.  So is one
+that the medium can't read, twice, while it reads others: a bad sector is a loss, a disk that is away is none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from concurrent.futures import Executor
 from functools import partial
 
 from da.core.types import BlobId, ShardIndex
-from storage.core.errors import ShelfUnavailable, UnknownShard
+from storage.core.errors import ShelfUnavailable, StorageError, UnknownShard
 from storage.core.records import encode_key
 from storage.node.engine import StoreEngine
 from storage.node.pacing import Pacer
@@ -22,6 +24,9 @@ log = logging.getLogger(__name__)
 
 PAGE_SHARDS = 64
 """Names taken from the index at once."""
+
+BAD_MEDIUM = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EISDIR})
+"""What a read says of a place, and not of the moment."""
 
 PAUSE_SECONDS = 1.0
 """Between two rounds over an index that holds little."""
@@ -39,6 +44,8 @@ class Scrubber:
         """Shards that were read and right."""
         self.num_damaged = 0
         """Shards that were not."""
+        self._unreadable: dict[tuple[BlobId, ShardIndex], int] = {}
+        # Shards that could not be read when they were last due, and how many had been read well until then.
 
     async def run(self) -> None:
         """Scrub until cancelled."""
@@ -56,15 +63,34 @@ class Scrubber:
                     await run_in(self._disk, self._note_missing, held.blob, held.shard)
                 except (ShelfUnavailable, OSError) as error:
                     log.warning("shard %d of blob %s was not scrubbed: %s", held.shard, held.blob.hex(), error)
+                    if self._is_bad_place(held.blob, held.shard, error):
+                        await self._give_up(held.blob, held.shard)
                 else:
+                    self._unreadable.pop((held.blob, held.shard), None)
                     self.num_scrubbed += is_right
                     if not is_right:
-                        self.num_damaged += 1
-                        log.error("shard %d of blob %s is damaged: quarantined", held.shard, held.blob.hex())
-                        await run_in(self._disk, self._engine.quarantine, held.blob, held.shard)
+                        await self._give_up(held.blob, held.shard)
             after = encode_key(page[-1].blob, page[-1].shard) if page else b""
             if not page:
                 await asyncio.sleep(PAUSE_SECONDS)
+
+    def _is_bad_place(self, blob: BlobId, shard: ShardIndex, error: ShelfUnavailable | OSError) -> bool:
+        """Tell whether the medium has failed here for the second time, and not everywhere in between."""
+        if not isinstance(error, OSError) or error.errno not in BAD_MEDIUM:
+            return False
+        before = self._unreadable.setdefault((blob, shard), self.num_scrubbed)
+        if before == self.num_scrubbed:
+            return False
+        del self._unreadable[blob, shard]
+        return True
+
+    async def _give_up(self, blob: BlobId, shard: ShardIndex) -> None:
+        self.num_damaged += 1
+        log.error("shard %d of blob %s is damaged: into quarantine", shard, blob.hex())
+        try:
+            await run_in(self._disk, self._engine.quarantine, blob, shard)
+        except (StorageError, OSError) as error:
+            log.warning("shard %d of blob %s stays where it is for now: %s", shard, blob.hex(), error)
 
     def _note_missing(self, blob: BlobId, shard: ShardIndex) -> None:
         # Deleted in the meantime, or lost: the index knows.

@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import shutil
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -141,8 +142,16 @@ def test_a_fleet_heals(fleet: Any, wait_until: Any) -> None:
             byte = file.read(1)
             file.seek(500_000)
             file.write(bytes([byte[0] ^ 1]))
+        # a place that the medium can't read: a folder gives an error at each read, as a bad sector does
+        bad_place = nodes[1].home / "shards" / blobs[2].hex()[:2] / f"{blobs[2].hex()}.1.shard"
+        bad_place.unlink()
+        bad_place.mkdir()
+        url = f"{nodes[1].url}/v1/blobs/{blobs[2].hex()}/shards/1"
+        with pytest.raises(urllib.error.HTTPError, match="404"):  # which notes a loss: its repair fails, and no more
+            urllib.request.urlopen(url, timeout=10)
         wait_until(lambda: has_shard(nodes[0], blobs[0], 0), "the deleted file is back")
         wait_until(lambda: get_status(nodes[1])["repair"]["rebuilt"] >= 1, "the damaged one is rebuilt")
+        wait_until(bad_place.is_file, "what can't be read is rebuilt")
         repair = get_status(nodes[0])["repair"]
         assert repair["bytes_read"] == 2 * repair["bytes_rebuilt"] == 2 * 1_000_000, "k bytes are read for one"
         # the whole disk but the keys, while an old blob expires
