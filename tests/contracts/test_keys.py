@@ -6,6 +6,7 @@ import json
 import stat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from eth_account import Account
@@ -163,3 +164,37 @@ def test_invalid_keystores(text: str, tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"; next: ") as refused:
         load_key(path, lambda _: PASSWORD_TEXT)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kdf", "changes", "reason"),
+    [
+        ("scrypt", {"p": 1 << 24}, "asks for scrypt n"),
+        ("scrypt", {"n": 1 << 40}, "asks for scrypt n"),
+        ("scrypt", {"dklen": 1 << 30}, "1073741824 bytes, at most"),
+        ("scrypt", {"n": "262144"}, "no keystore that can be read"),
+        ("scrypt", {"r": -8}, "no keystore that can be read"),
+        ("pbkdf2", {"c": 1 << 31}, "pbkdf2 c 2147483648"),
+    ],
+)
+def test_invalid_keystore_that_asks_for_endless_work(
+    kdf: str, changes: dict[str, Any], reason: str, encrypted: tuple[Path, bytes]
+) -> None:
+    path, _ = encrypted
+    document = json.loads(path.read_text())
+    document["crypto"]["kdf"] = kdf
+    document["crypto"]["kdfparams"] |= changes
+    path.write_text(json.dumps(document))
+    with pytest.raises(KeyFileError, match=reason):
+        load_key(path, lambda _: PASSWORD_TEXT)
+
+
+def test_invalid_keystore_that_names_another_address(encrypted: tuple[Path, bytes]) -> None:
+    """Its address is shown without the password, and gets money."""
+    path, _ = encrypted
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"address": "11" * 20}))
+    with pytest.raises(KeyFileError, match="its key is that of 0x"):
+        load_key(path, lambda _: PASSWORD_TEXT)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"address": "zz" * 20}))
+    with pytest.raises(KeyFileError, match="names no address"):
+        load_address(path)
