@@ -7,6 +7,7 @@ the process where the interpreter's limit was raised (the EVM needs that).  No m
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -35,9 +36,21 @@ def parse_json(body: bytes) -> Any:
     """
     check_depth(body)
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse_constant, parse_float=_parse_float)
     except RecursionError as error:
         raise TooDeep from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _parse_float(text: str) -> float:
+    """Read a number; one that is too large for a float would be printed as no JSON."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
 
 
 def check_depth(body: bytes) -> None:
