@@ -23,6 +23,8 @@ LIFETIME_SECONDS = 300.0
 """As go-ethereum: five minutes after the last poll."""
 MAX_FILTERS = 1_000
 """The one polled longest ago goes first."""
+MAX_ITEMS = 100_000
+"""Addresses and topics that all filters name together; as above."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class FilterRegistry:
             self._expire()
             filter_id = hex(secrets.randbits(120) | 1 << 120)
             self._filters[filter_id] = _Filter(query=query, next_height=newest + 1, used_at=self._clock())
-            if len(self._filters) > MAX_FILTERS:
+            while len(self._filters) > MAX_FILTERS or (self._count_items() > MAX_ITEMS and len(self._filters) > 1):
                 self._filters.popitem(last=False)
             return filter_id
 
@@ -62,6 +64,9 @@ class FilterRegistry:
         """Forget a filter; False where there was none."""
         with self._lock:
             return self._filters.pop(filter_id, None) is not None
+
+    def _count_items(self) -> int:
+        return sum(each.query.num_items for each in self._filters.values() if each.query is not None)
 
     def changes(self, snapshot: Snapshot, filter_id: str) -> list[Any]:
         """Return what came since the last poll: logs or block hashes, at most MAX_RANGE_BLOCKS blocks of it."""

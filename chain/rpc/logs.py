@@ -51,6 +51,11 @@ class LogQuery:
         masks = tuple(tuple({_compute_mask(item) for item in group}) for group in groups if group)
         object.__setattr__(self, "masks", masks)
 
+    @property
+    def num_items(self) -> int:
+        """Return how many addresses and topics it names: what it costs to keep, and to ask in each block."""
+        return len(self.addresses) + sum(map(len, self.topics))
+
     def matches(self, log: Log) -> bool:
         """Say whether a log is wanted."""
         if self.addresses and log.address not in self.addresses:

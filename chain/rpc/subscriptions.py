@@ -32,6 +32,8 @@ POLL_SECONDS = 0.1
 MAX_CONNECTIONS = 256
 MAX_SUBSCRIPTIONS = 64
 """Of one connection."""
+MAX_ITEMS = 2_000
+"""Addresses and topics that the subscriptions of one connection name together: asked of each block."""
 MAX_QUEUED = 1_000
 """Messages that wait for a slow reader."""
 MAX_MESSAGE_BYTES = 5 << 20
@@ -49,6 +51,11 @@ class _Subscription:
     """The logs that are wanted; None: newHeads."""
     next_height: int
     """First block it has not been told of."""
+
+    @property
+    def num_items(self) -> int:
+        """Return how many addresses and topics it names."""
+        return 0 if self.query is None else self.query.num_items
 
 
 @dataclass(slots=True, eq=False)
@@ -125,6 +132,12 @@ class Subscriptions:
                 if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
                     raise InvalidParams(f"this connection has {MAX_SUBSCRIPTIONS} subscriptions already: end one")
                 made = await self._dispatcher.read(lambda session: _make_subscription(session, params))
+                num_items = sum(each.num_items for each in (made, *connection.subscriptions.values()))
+                if num_items > MAX_ITEMS:
+                    raise InvalidParams(
+                        f"this connection's subscriptions name {num_items} addresses and topics, at most {MAX_ITEMS}:"
+                        " end one"
+                    )
                 connection.subscriptions[made.subscription_id] = made
                 answer["result"] = made.subscription_id
             else:

@@ -65,5 +65,5 @@ def test_invalid_json(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b'{"id": NaN}', b"[Infinity]", b"-Infinity", b'{"id": 1e999}', b"[-2E400]"])
 def test_what_would_be_no_json_in_an_answer_is_refused(body: bytes) -> None:
     """An answer repeats the id of its call."""
-    with pytest.raises(ValueError, match="is no JSON|out of range"):
+    with pytest.raises(ValueError, match=r"is no JSON|out of range"):
         parse_json(body)

@@ -12,7 +12,8 @@ from chain.core.hashing import keccak256
 from chain.core.records import Log
 from chain.core.types import Address
 from chain.rpc import logs
-from chain.rpc.faults import RangeTooWide
+from chain.rpc.faults import FilterNotFound, RangeTooWide
+from chain.rpc.filters import MAX_ITEMS, FilterRegistry
 from chain.rpc.logs import find_logs_between, may_match, parse_query
 
 ADDRESSES = [f"0x{number:040x}" for number in range(1, 1_001)]
@@ -71,3 +72,15 @@ def test_a_bloom_lets_through_what_it_holds() -> None:
         query = parse_query(criteria, NEWEST)
         assert may_match(bloom, query.masks) is expected, criteria
         assert may_match(bytes(256), query.masks) is (not query.masks)
+
+
+def test_filters_name_a_bounded_number_of_things() -> None:
+    registry = FilterRegistry(lambda: 0.0)
+    chain: Any = Chain()
+    query = parse_query({"address": ADDRESSES}, NEWEST)
+    kept = [registry.add(query, NEWEST) for _ in range(MAX_ITEMS // len(ADDRESSES))]
+    assert registry.changes(chain, kept[0]) == []
+    registry.add(query, NEWEST)
+    with pytest.raises(FilterNotFound):
+        registry.changes(chain, kept[1])  # polled longest ago
+    assert registry.changes(chain, kept[0]) == []

@@ -78,6 +78,19 @@ async def test_logs_that_match_and_no_others(solo: Any) -> None:
             assert await socket.receive_json() == {"jsonrpc": "2.0", "id": 3, "result": False}
 
 
+async def test_subscriptions_of_a_connection_name_a_bounded_number_of_things(solo: Any) -> None:
+    many = {"address": [f"0x{number:040x}" for number in range(1_000)]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "eth_subscribe", "params": ["logs", many]}
+    async with asyncio.timeout(DEADLINE_SECONDS), aiohttp.ClientSession() as session:  # noqa: SIM117
+        async with session.ws_connect(socket_url(solo)) as socket:
+            answers = []
+            for _ in range(3):
+                await socket.send_json(call)
+                answers.append(await socket.receive_json())
+            assert ["error" in answer for answer in answers] == [False, False, True]
+            assert "3000 addresses and topics, at most 2000" in answers[2]["error"]["message"]
+
+
 async def test_invalid_messages_are_answered_and_the_connection_stays(solo: Any) -> None:
     bodies = ["{", '{"id":1,"method":"eth_subscribe"}', '{"id":1,"method":"eth_subscribe","params":["pending"]}']
     async with asyncio.timeout(DEADLINE_SECONDS), aiohttp.ClientSession() as session:  # noqa: SIM117
