@@ -36,7 +36,7 @@ from localnet.core.errors import (
 from localnet.devnet import Devnet, find_running, hold_home, make_home, reset_home
 from localnet.hints import home_option, shorten
 from localnet.identity import check_is_ours
-from localnet.process import end_processes, get_family, is_alive, read_tail, start_child, stop_by_id, stop_children
+from localnet.process import end_processes, get_family, is_alive, start_child, stop_by_id, stop_children
 from localnet.record import DevnetRecord, Phase, load_record, load_up
 from localnet.stopping import StopRequest
 from localnet.supervisor import Supervisor
@@ -258,7 +258,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
         stop_children([child])
         if isinstance(error, Stopped):
             raise typer.Exit(INTERRUPTED) from error
-        fail(f"{error}\n{read_tail(log)}" if isinstance(error, NotReadyInTime) else str(error))
+        fail(f"{error}\n{child.read_tail()}" if isinstance(error, NotReadyInTime) else str(error))
     assert record is not None
     if as_json:
         print(json.dumps(asdict(record)))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localnet.core.errors import NotReadyInTime, StepFailed
-from localnet.process import read_tail
 from localnet.stopping import StopRequest
 from localnet.supervisor import Stage, Supervisor
 
@@ -44,12 +43,10 @@ class CommandRunner:
         try:
             self._stop.wait_until(lambda: child.exit_code is not None, name, deadline_seconds=deadline_seconds)
         except NotReadyInTime as error:
-            raise StepFailed(
-                step, f"not done after {deadline_seconds:.0f} s", next_step, read_tail(child.log)
-            ) from error
+            raise StepFailed(step, f"not done after {deadline_seconds:.0f} s", next_step, child.read_tail()) from error
         self._supervisor.release(child)
         text = output.read_text(encoding="utf-8", errors="replace")
         if child.exit_code != 0:
-            tail = "\n".join([read_tail(child.log), *text.splitlines()[-5:]])
+            tail = "\n".join([child.read_tail(), *text.splitlines()[-5:]])
             raise StepFailed(step, f"{Path(command[0]).name} ended with exit code {child.exit_code}", next_step, tail)
         return text

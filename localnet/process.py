@@ -45,10 +45,11 @@ class ProcessId:
 class Child:
     """A process that we started, its log, and how to end it."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Take over a process that was just started."""
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, log_start: int = 0) -> None:
+        """Take over a process that was just started; what stood in its log before ``log_start`` is of others."""
         self.name = name
         self.log = log
+        self._log_start = log_start
         self._process = process
         self.id = ProcessId(pid=process.pid, started=_get_start_time(process.pid))
 
@@ -61,7 +62,11 @@ class Child:
         """Raise ChildExited if the process has ended."""
         code = self.exit_code
         if code is not None:
-            raise ChildExited(self.name, code, str(self.log), read_tail(self.log))
+            raise ChildExited(self.name, code, str(self.log), self.read_tail())
+
+    def read_tail(self, num_lines: int = TAIL_LINES) -> str:
+        """Return the last lines that this process wrote into its log."""
+        return read_tail(self.log, num_lines, start=self._log_start)
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -112,6 +117,7 @@ def start_child(
     log.parent.mkdir(parents=True, exist_ok=True)
     polite = ["nice", "-n", str(nice)] if nice else []
     leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())] if is_leashed else []
+    log_start = log.stat().st_size if log.exists() else 0
     with log.open("ab") as sink, (output or log).open("wb" if output else "ab") as standard_output:
         try:
             process = subprocess.Popen(
@@ -125,7 +131,7 @@ def start_child(
             )
         except OSError as error:
             raise CannotStart(name, str(command[0]), error.strerror or type(error).__name__) from error
-    return Child(name, process, log)
+    return Child(name, process, log, log_start)
 
 
 def is_alive(process: ProcessId) -> bool:
@@ -172,12 +178,12 @@ def get_own_id() -> ProcessId:
     return ProcessId(pid=os.getpid(), started=_get_start_time(os.getpid()))
 
 
-def read_tail(log: Path, num_lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log; a sentence when there is none."""
+def read_tail(log: Path, num_lines: int = TAIL_LINES, *, start: int = 0) -> str:
+    """Return the last lines of a log, from byte ``start`` on; a sentence when there is none."""
     try:
         with log.open("rb") as source:
             source.seek(0, os.SEEK_END)
-            source.seek(max(0, source.tell() - TAIL_BYTES))
+            source.seek(max(start, source.tell() - TAIL_BYTES))
             text = source.read().decode("utf-8", "replace")
     except OSError as error:
         return f"(no log: {error.strerror})"

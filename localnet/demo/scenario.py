@@ -35,7 +35,7 @@ from localnet.demo.settings import RUN, DemoSettings
 from localnet.demo.solo import SoloProgress, load_progress
 from localnet.demo.table import Display, render_line, render_totals
 from localnet.identity import check_is_ours
-from localnet.process import Child, read_tail
+from localnet.process import Child
 from localnet.record import DevnetRecord, Phase, load_record
 from localnet.stopping import StopRequest
 from localnet.supervisor import Stage, Supervisor
@@ -313,9 +313,7 @@ class Demo:
             assert worker.child is not None
             code = worker.child.exit_code
             if code not in (None, 0):
-                raise ChildExited(
-                    f"worker {worker.name}", code or 0, str(worker.child.log), read_tail(worker.child.log)
-                )
+                raise ChildExited(f"worker {worker.name}", code or 0, str(worker.child.log), worker.child.read_tail())
 
     def _wait_for_last_words(self, client: ChainClient, snapshot: Snapshot) -> None:
         """Give the members a moment to store the last checkpoint and to record its loss."""
@@ -405,7 +403,7 @@ class Demo:
             how = f"signal {-error.exit_code}" if error.exit_code < 0 else f"exit code {error.exit_code}"
             raise StepFailed(name, f"{error.name} ended with {how}; log {error.log}", advice, error.tail) from error
         except (LocalnetError, BindingError, OSError, json.JSONDecodeError) as error:
-            tail = "\n".join(f"{child.name}: {read_tail(child.log, 3)}" for child in self._supervisor.children)
+            tail = "\n".join(f"{child.name}: {child.read_tail(3)}" for child in self._supervisor.children)
             raise StepFailed(name, str(error), advice, tail) from error
 
     def _headline(self, text: str) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from localnet.core.errors import ChildExited
-from localnet.process import ProcessId, get_own_id, is_alive, read_tail, stop_by_id
+from localnet.process import ProcessId, get_own_id, is_alive, read_tail, start_child, stop_by_id
 from localnet.supervisor import Stage, Supervisor
 
 DEADLINE_SECONDS = 10.0
@@ -150,3 +150,13 @@ def test_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     log.write_text("".join(f"line {i}\n" for i in range(10_000)))
     assert read_tail(log, 2) == "line 9998\nline 9999"
     assert "no log" in read_tail(tmp_path / "absent")
+
+
+def test_a_child_that_ended_is_explained_by_its_own_lines(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("the devnet of last time is up\n")
+    child = start_child("one", [sys.executable, "-c", "raise SystemExit('why it ended')"], log=log)
+    child.wait(DEADLINE_SECONDS)
+    with pytest.raises(ChildExited, match="why it ended") as caught:
+        child.check()
+    assert "last time" not in str(caught.value)
