@@ -9,6 +9,7 @@ remain. Invariant: the verdict is that of ``decode_blob``, and nothing is left u
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -72,6 +73,10 @@ class SlabReader:
             await self._read_verified(fd)
             await asyncio.to_thread(os.fsync, fd)
             os.replace(part, path)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                error.filename = error.filename or str(path)  # a write knows only the number of its descriptor
+            raise
         finally:
             os.close(fd)
             part.unlink(missing_ok=True)

@@ -35,6 +35,7 @@ from storage.node.doctor import diagnose
 from storage.node.engine import StoreEngine
 from storage.node.homes import lock_home
 from storage.node.keys import load_or_create_receipt_key
+from storage.node.peer_noise import PeerNoise
 from storage.node.rpc import RpcChain, RpcChallenges, RpcRegistration
 from storage.node.service import open_shelf, run_node
 from storage.node.trace import FileTrace
@@ -104,6 +105,7 @@ def start(
 ) -> None:
     """Run a storage node until SIGTERM or Ctrl-C."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("aiohttp.server").addFilter(PeerNoise())
     try:
         host, port = _parse_listen(listen)
         config = NodeConfig(

@@ -67,10 +67,23 @@ def encode_call(contract: str, function: str, arguments: Sequence[Any]) -> bytes
     try:
         return selector_of(entry) + encode(wanted, [_plain(argument) for argument in arguments])
     except EncodingError as e:
-        names = ", ".join(
-            f"{kind} {parameter['name']}" for kind, parameter in zip(wanted, entry["inputs"], strict=True)
-        )
-        raise BadArguments(f"{contract}.{function}({names}): {e}") from e
+        plain = [_plain(argument) for argument in arguments]
+        raise BadArguments(f"{contract}.{function}: {_find_misfit(entry['inputs'], plain) or e}") from e
+
+
+def _find_misfit(parameters: Sequence[dict[str, Any]], arguments: Sequence[Any]) -> str:
+    """Say which argument has no place in its type, in words, and what to do; empty where each alone has."""
+    for parameter, argument in zip(parameters, arguments, strict=False):
+        kind = _canonical(parameter)
+        try:
+            encode([kind], [argument])
+        except EncodingError:
+            if parameter["type"] == "tuple":
+                inner = _find_misfit(parameter["components"], argument)
+                if inner:
+                    return inner
+            return f"{parameter['name']} is {argument!r}, expected {kind}; next: give a value in that range"
+    return ""
 
 
 def decode_output(contract: str, function: str, data: bytes) -> Any:

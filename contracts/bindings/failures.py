@@ -6,6 +6,8 @@ The messages of this project end in `; next: STEP` where there is a step; an err
 
 from __future__ import annotations
 
+import errno
+
 SEPARATOR = "; next: "
 """Between what happened and what to do."""
 
@@ -21,5 +23,7 @@ def describe_failure(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}"
     what, _, step = text.partition(SEPARATOR)
     step = getattr(error, "next_step", "") or step
+    if not step and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        step = "make room on that disk, or name a place on another"
     what = what or "stopped"
     return f"error: {what}" + (f"\nnext:  {step}" if step else "")

@@ -290,6 +290,8 @@ class Server:
             return await handler(request)
         except StoreRefusal as error:
             return self._make_refusal(request, error)
+        except ConnectionError:  # the client is gone; nothing failed here
+            raise
         except OSError:
             self._metrics.failures.inc()
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
+import os
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
+from contracts.bindings.failures import describe_failure
 from da import client as client_module
 from da import gathering, hedging, slab_feed, slabs
 from da.client import AsyncBlobClient
@@ -248,6 +251,22 @@ async def test_tried_again_only_missing_shards_are_sent(four: Any, disperse: Any
     sent = [node.num_body_bytes - old for node, old in zip(four.nodes, before, strict=True)]
     shard_bytes = blob_module.compute_shard_bytes(len(DATA), 2)
     assert sent == [0, shard_bytes, shard_bytes, 0]
+
+
+async def test_a_full_disk_names_the_file_and_leaves_none(
+    four: Any, disperse: Any, retrieve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = await disperse(four, MemorySource(DATA))
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match="No space left") as caught:
+        await retrieve(four, stored.certificate.terms.blob)
+    said = describe_failure(caught.value)
+    assert said.startswith(f"error: {tmp_path / 'out'}: No space left on device\nnext:  make room")
+    assert list_names(tmp_path) == []
 
 
 async def test_a_file_that_shrinks_certifies_nothing(four: Any, disperse: Any, tmp_path: Path) -> None:
