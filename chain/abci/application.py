@@ -42,7 +42,7 @@ from chain.core.errors import (
     NonceTooHigh,
 )
 from chain.core.evm.execution import needs_evm
-from chain.core.evm.gas import compute_required_gas
+from chain.core.evm.gas import TRANSACTION_GAS, compute_required_gas
 from chain.core.executor import (
     BlockEnvironment,
     BlockExecution,
@@ -516,6 +516,8 @@ class ChainApplication:
 
     def _runs_code(self, transaction: Transaction) -> bool:
         """Say whether more than value moves; what a transfer uses is known before."""
+        if transaction.gas_limit == TRANSACTION_GAS:
+            return False  # most transfers: there is nothing to guess, and no account to read
         is_native = transaction.to in self._contracts
         return is_native or needs_evm(self._store.committed.state, transaction.to, self._contracts)
 
