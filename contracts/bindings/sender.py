@@ -225,7 +225,10 @@ class Sender:
         try:
             estimate = int(self._client.request("eth_estimateGas", call), 16)
         except RpcError as e:
-            raise TransactionRefused(e.code, _name_payer(e.message, self.address), e.data) from e
+            named = _name_payer(e.message, self.address)
+            if named == e.message:
+                raise
+            raise TransactionRefused(e.code, named, e.data) from e
         return estimate * _GAS_MARGIN_PERCENT // 100
 
     def _get_fees(self) -> tuple[int, int]:
