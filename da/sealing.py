@@ -27,11 +27,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from da.core.errors import MalformedSecret, SealBroken
 from da.core.hashing import Tag, compute_hash, compute_stream_hash
+from da.input_file import read_input
 from da.landing import open_part
 from da.slabs import MemorySource, Source
 
 KEY_BYTES = 32
 """AES-256."""
+
+MAX_SECRET_BYTES = 4_096
+"""Of a key file: far more than it takes."""
 
 SALT_BYTES = 16
 """Of the hash of key and plain bytes; two of 2^48 blobs have one salt with 2^-33."""
@@ -155,12 +159,13 @@ def load_secret(path: Path) -> bytes:
 
     Raises:
         MalformedSecret: it holds something else, or others may read it.
+        NotAFile: it is none, or far too long.
     """
     mode = path.stat().st_mode & 0o077
     if mode:
         raise MalformedSecret(f"others may read {path} (mode {mode:03o}); chmod 600 it")
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii").strip().removeprefix("0x"))
+        key = bytes.fromhex(read_input(path, limit_bytes=MAX_SECRET_BYTES).decode("ascii").strip().removeprefix("0x"))
     except ValueError as error:
         raise MalformedSecret(f"{path} is not hex; expected {2 * KEY_BYTES} hex digits") from error
     if len(key) != KEY_BYTES:
@@ -169,10 +174,21 @@ def load_secret(path: Path) -> bytes:
 
 
 def create_secret(path: Path) -> bytes:
-    """Make a new key file and return the key; raises ``FileExistsError``."""
+    """Make a new key file, durably, since what is sealed under it is lost without it; return the key.
+
+    Raises:
+        OSError: the file exists, or can't be written; then there is none.
+    """
     key = secrets.token_bytes(KEY_BYTES)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(key.hex() + "\n")
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(key.hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
     return key
 
 

@@ -40,13 +40,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
 
 
 class DataAvailabilityError(Exception):
     """Root of everything this package raises on purpose."""
 
-    next_step: ClassVar[str] = ""
+    next_step: str = ""
     """What a person can do about it; empty where the message says it, or where only programs see it."""
 
 
@@ -305,6 +304,8 @@ class NotEnoughReceipts(DisperseFailed):
             f"{got} receipts, expected at least {expected}; nothing is certified, staged shards expire by "
             f"themselves. {_list_faults(faults)}"
         )
+        if faults and all(fault.kind is FaultKind.REFUSED for fault in faults):
+            self.next_step = "mend what the seats say, then repeat the command: what is stored is not sent again"
         self.expected = expected
         self.got = got
         self.faults = faults

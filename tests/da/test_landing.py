@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from da.core.errors import NotAFile, SourceChanged
+from da.core.errors import FaultKind, NotAFile, NotEnoughReceipts, SeatFault, SourceChanged
 from da.landing import open_part
+from da.sealing import create_secret, load_secret
 from da.slabs import FileSource
 
 
@@ -55,3 +57,30 @@ def test_a_file_that_is_written_to_is_not_the_one_that_was_opened(change: str, t
             file.write(b"x")
         with pytest.raises(SourceChanged, match="while it was read; next: leave it alone"):
             source.read_into(0, memoryview(bytearray(1000)))
+
+
+def test_a_secret_is_a_short_file(tmp_path: Path) -> None:
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe, 0o600)
+    long.write_bytes(b"0" * 5_000)
+    long.chmod(0o600)
+    for path in (pipe, long):
+        with pytest.raises(NotAFile):
+            load_secret(path)
+
+
+def test_a_secret_that_can_not_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        create_secret(tmp_path / "key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_refused_is_not_told_to_wait_for_an_answer() -> None:
+    refused = SeatFault(seat=0, url="http://a", kind=FaultKind.REFUSED, reason="400 Malformed: too long a lease")
+    silent = SeatFault(seat=1, url="http://b", kind=FaultKind.TIMEOUT, reason="nothing")
+    assert NotEnoughReceipts(expected=3, got=0, faults=(refused,)).next_step.startswith("mend what the seats say")
+    assert "when these seats answer" in NotEnoughReceipts(expected=3, got=0, faults=(refused, silent)).next_step
