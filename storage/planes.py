@@ -38,6 +38,10 @@ class BlockCoder:
         Raises: MalformedArchive.
         """
         try:
+            # zstd makes room for what the frame says it holds, whatever the limit: a liar's frame says exabytes
+            declared = zstandard.frame_content_size(frame)
+            if declared not in (-1, num_bytes):
+                raise MalformedArchive(f"a block that says it is {declared} bytes, expected {num_bytes}")
             planes = self._decompressor.decompress(frame, max_output_size=num_bytes, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise MalformedArchive(f"a block of {len(frame)} bytes: {error}") from error
