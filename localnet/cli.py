@@ -316,7 +316,7 @@ def print_status(facts: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"devnet in {facts['home']}: {facts['phase']}", markup=False)
     console.print(table)
-    console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height']}  chain {facts['chain_id']}")
+    console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}")
     if facts["why"]:
         console.print(facts["why"])
 
