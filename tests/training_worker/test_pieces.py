@@ -477,6 +477,21 @@ def test_a_model_folder_comes_back_with_its_root(tmp_path: Path, tiny: tuple[str
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "no temporary folder is left"
 
 
+def test_no_folder_but_a_pulled_model_is_replaced(tmp_path: Path, tiny: tuple[str, Any]) -> None:
+    home, file, empty = tmp_path / "home", tmp_path / "file", tmp_path / "empty"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    file.write_text("a file")
+    empty.mkdir()
+    for place in (home, file):
+        with pytest.raises(Fatal, match="holds no model that was pulled"):
+            save_tiny(place, tiny, replace_existing=True)
+    assert (home / "thesis.txt").read_text() == "years of work"
+    save_tiny(empty, tiny, replace_existing=True)
+    save_tiny(empty, tiny, replace_existing=True)
+    assert sorted(tmp_path.iterdir()) == [empty, file, home], "nothing beside them"
+
+
 @pytest.mark.parametrize("file", [STATE_FILE, MODEL_FILE, ABOUT_FILE])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
 def test_a_damaged_model_folder_is_refused_by_name(

@@ -39,7 +39,7 @@ def pull(
     out: Annotated[Path, typer.Option(help="Folder to write; appears only when it is whole and verified.")],
     chain: ChainOption = DEFAULT_CHAINS,
     version: Annotated[int | None, typer.Option(min=0, help="Certified version; default the newest.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the folder if it exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the model that an earlier pull put there.")] = False,
     tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -85,8 +85,10 @@ def save_model_folder(
     """Write a whole folder, or nothing under its name; a tokenizer's file is taken as it is, checked by the caller."""
     if folder.exists() and not replace_existing:
         raise Fatal(f"{folder} exists already", next_step="name another folder, or add --force to replace it")
+    _refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    before = folder.with_name(f".{folder.name}.{os.getpid()}.before")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
@@ -102,12 +104,24 @@ def save_model_folder(
         _sync_file(temporary / MODEL_FILE)
         sync_folder(temporary)
         if folder.exists():
-            shutil.rmtree(folder)
+            _refuse_foreign(folder)
+            folder.rename(before)
         temporary.rename(folder)
+        shutil.rmtree(before, ignore_errors=True)
         sync_folder(folder.parent)
     except BaseException:
+        if before.exists() and not folder.exists():
+            before.rename(folder)
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse to replace anything but a model folder of ours, or an empty one. Raises `Fatal`."""
+    if not folder.exists() or (folder / ABOUT_FILE).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise Fatal(f"{folder} holds no model that was pulled: it is not replaced", next_step="name another folder")
 
 
 def load_model_folder(folder: Path) -> ModelFolder:
