@@ -206,6 +206,7 @@ class Demo:
                 *("--key-file", str(keys / "owner.key"), "--escrow", str(wanted.ESCROW_TOKENS), "--json"),
                 *("--reward", wanted.REWARD_TOKENS, "--round-seconds", f"{pace.round_seconds:.1f}"),
                 *("--attest-seconds", f"{pace.attest_seconds:.1f}"),
+                *("--checkpoint-rounds", str(wanted.CHECKPOINT_ROUNDS)),
                 *(part for worker in workers for part in ("--allow", worker.address)),
             ],
             step="create the run (trainer run create)",

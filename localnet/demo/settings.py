@@ -17,6 +17,8 @@ ESCROW_TOKENS = 1_000
 """What the owner puts into the run."""
 REWARD_TOKENS = "0.5"
 """Pay for each counted update; a run that pays has an allow-list."""
+CHECKPOINT_ROUNDS = 8
+"""Between checkpoints: one has 8 bytes a parameter, as much as some twenty payloads."""
 WORKER_TOKENS = 100
 """What each worker gets from the faucet, for fees and bond."""
 WORKER_NAMES = ("A", "B")
