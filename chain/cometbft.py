@@ -140,9 +140,9 @@ def load_keys(home: Path) -> Keys:
 
 
 def load_signed_height(home: Path) -> int:
-    """Return the height that the validator key last signed for."""
+    """Return the height that the validator key last signed for, 0 where there are no blocks yet; raises BrokenFile."""
     path = home / "data" / "priv_validator_state.json"
-    if not path.exists():
+    if not path.exists() and not (home / "data" / "blockstore.db").exists():
         return 0
     with reading(path, "put back the newest copy: with an older one the key may sign twice, which costs its bond"):
         return int(json.loads(path.read_text())["height"])

@@ -136,11 +136,18 @@ def check_key_files(home: Path) -> Iterator[Finding]:
             yield ok("keys", f"{path.name} is yours alone (mode {mode:04o})")
     try:
         load_keys(home)
+    except BrokenFile as error:
+        if error.path.exists():  # a missing one was named above
+            yield _describe(error)
+    try:
         load_signed_height(home)
     except BrokenFile as error:
-        if error.path.exists():
-            what, _, step = str(error).partition("; next: ")
-            yield problem("keys", what, step)
+        yield _describe(error)
+
+
+def _describe(error: BrokenFile) -> Finding:
+    what, _, step = str(error).partition("; next: ")
+    return problem("keys", what, step)
 
 
 def check_disk(home: Path, free_bytes: int | None = None) -> Iterator[Finding]:

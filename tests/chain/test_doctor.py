@@ -277,3 +277,12 @@ def test_a_file_that_holds_something_else_is_named(name: str, junk: bytes, home:
 def test_a_file_that_is_gone_is_named(name: str, home: Path, binary: Path) -> None:
     (home / name).unlink()
     assert _bad(_examine(home, binary))
+
+
+def test_a_signing_state_that_is_gone_is_named_where_there_are_blocks(home: Path, binary: Path) -> None:
+    """Without it the key may sign a height twice; it is not "CometBFT at 0, remove the application"."""
+    (home / "data" / "priv_validator_state.json").unlink()
+    assert not _bad(_examine(home, binary)), "nothing has been signed yet"
+    (home / "data" / "blockstore.db").mkdir()
+    found = _bad(_examine(home, binary))
+    assert any("priv_validator_state.json" in what and "newest copy" in step for _, what, step in found), found
