@@ -44,10 +44,10 @@ def parse_size(text: str) -> int:
 def format_size(num_bytes: int) -> str:
     """Return bytes as people read them, at most one decimal.
 
-    >>> format_size(999), format_size(1_500_000)
-    ('999 B', '1.5 MB')
+    >>> format_size(999), format_size(2_000), format_size(1_500_000)
+    ('999 B', '2.0 kB', '1.5 MB')
     """
-    for unit in ("TB", "GB", "MB", "KB"):
-        if num_bytes >= UNITS[unit]:
-            return f"{num_bytes / UNITS[unit]:.1f} {unit}"
+    for unit in ("TB", "GB", "MB", "kB"):
+        if num_bytes >= UNITS[unit.upper()]:
+            return f"{num_bytes / UNITS[unit.upper()]:.1f} {unit}"
     return f"{num_bytes} B"
