@@ -27,6 +27,7 @@ EXAMPLES: dict[str, Any] = {
     "str": "x",
     "bytes": b"\x01" * 32,
     "Path": Path("home"),
+    "Exception": ValueError("x"),
     "Sequence[str]": ["PATH"],
     "object": 3,
     "float": 1.0,
