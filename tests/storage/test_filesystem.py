@@ -167,7 +167,8 @@ def test_torch_safetensors_and_parquet_read_what_they_need(
 
 
 def test_datasets_open_it(client: Client, tmp_path: Any) -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra 'hf' is not installed")
+    import datasets  # type: ignore[import-untyped, unused-ignore]
+
     blob = client.put(b"".join(json.dumps({"text": f"line {index}"}).encode() + b"\n" for index in range(5_000)))
 
     class Known(ArchFileSystem):
