@@ -22,7 +22,9 @@ tags = ["latest", "pending", "earliest", "", "\u0661"]
 numbers = ["0x", "0x0", "0x1", "0x-1", "0x1_0", "0xg", "0x" + "f" * 15, "0x" + "f" * 64, "0x" + "f" * 65]
 data = ["0x" + "0" * 40, TRAINING, "0x8a52d919" + "0" * 63 + "1"]
 texts = st.sampled_from([*tags, *numbers, *data])
-scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
+)
 keys = st.sampled_from(
     ["from", "to", "data", "input", "gas", "value", "address", "topics", "fromBlock", "toBlock", "blockHash"]
 )
