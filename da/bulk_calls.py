@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from da.core.merkle import RootBuilder
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
+from da.cutting import run_cut
 from da.protocol import PutRequest, decode_refusal
 from da.seat_faults import check_receipt, fail, guard
 from da.shard_io import Progress, ShardBody
@@ -150,7 +151,7 @@ async def fetch_shard(
     builder = RootBuilder(leaf_bytes=header.leaf_bytes)
     async with guard(seat, deadline_seconds), connections.use(address, sock):
         await _open(sock, seat, GetRequest(blob=blob, seat=seat.index, start=0, stop=None), num_bytes)
-        await _run_cut(threads, sock, lambda: _receive(sock, pieces, builder, header.leaf_bytes, progress))
+        await run_cut(threads, sock, lambda: _receive(sock, pieces, builder, header.leaf_bytes, progress))
         root, expected = builder.finish(), header.shard_roots[seat.index]
         if root != expected:
             raise fail(seat, FaultKind.BAD_SHARD, f"bytes hash to root {root.hex()}, expected {expected.hex()}")
@@ -221,20 +222,6 @@ def _receive(
     finally:
         with suppress(OSError):  # it may have been closed meanwhile
             sock.setblocking(False)
-
-
-async def _run_cut(threads: Executor, sock: socket.socket, work: Callable[[], None]) -> None:
-    """Run work that waits for ``sock`` in a thread, to its end: whoever is cancelled cuts the connection under it."""
-    running = asyncio.get_running_loop().run_in_executor(threads, work)
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        with suppress(OSError):  # the other side was faster
-            sock.shutdown(socket.SHUT_RDWR)
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # what was cut has no say
-        raise
 
 
 async def _read_answer(sock: socket.socket) -> tuple[int, bytes]:

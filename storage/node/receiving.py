@@ -11,9 +11,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor
-from contextlib import suppress
 
 from aiohttp import web
 
@@ -85,17 +82,3 @@ def finish_borrowed(request: web.Request, sock: socket.socket) -> None:
     """Give the socket up, and tell the library to wait for no body."""
     sock.close()
     request.content.feed_eof()
-
-
-async def run_cut(threads: Executor, sock: socket.socket, work: Callable[[], None]) -> None:
-    """Run work that waits for ``sock`` in a thread, to its end: whoever is cancelled cuts the connection under it."""
-    running = asyncio.get_running_loop().run_in_executor(threads, work)
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        with suppress(OSError):  # the other side was faster
-            sock.shutdown(socket.SHUT_RDWR)
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # what was cut has no say
-        raise

@@ -23,6 +23,7 @@ from da.core.blob import compute_shard_bytes
 from da.core.errors import Malformed
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ShardIndex
+from da.cutting import run_cut
 from da.memory import BufferPool
 from da.protocol import (
     BATCH_ROUTE,
@@ -55,7 +56,7 @@ from storage.node.engine import StoreEngine
 from storage.node.keeping_api import KeepingApi
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
-from storage.node.receiving import CHUNK_BYTES, borrow_socket, finish_borrowed, receive_body, run_cut
+from storage.node.receiving import CHUNK_BYTES, borrow_socket, finish_borrowed, receive_body
 from storage.node.status import NodeState
 from storage.node.threads import run_in
 from storage.node.trace import Trace
