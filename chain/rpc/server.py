@@ -23,7 +23,7 @@ from chain.rpc.faults import RpcFault
 from chain.rpc.metrics import Metrics
 from chain.rpc.session import Session
 from chain.rpc.subscriptions import Subscriptions
-from chain.rpc.upstream import Upstream
+from chain.rpc.upstream import Upstream, open_session
 from chain.system import CONTRACTS
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ async def _serve(home: Path, cometbft_url: str, host: str, port: int) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    async with aiohttp.ClientSession() as client:
+    async with open_session() as client:
         runner = web.AppRunner(
             build_app(home, cometbft_url, client), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
         )

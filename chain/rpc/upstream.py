@@ -22,6 +22,10 @@ TIMEOUT_SECONDS = 10.0
 """Most that one question to CometBFT may take."""
 MAX_RAW_BYTES = 512 * 1024
 """More is refused before it is sent: CometBFT's own body limit is 1,000,000 bytes of base64."""
+KEEP_ALIVE_SECONDS = 4.0
+"""One idle for longer is not used again: CometBFT closes it after 10 s, and a question on its way would be lost."""
+MAX_ATTEMPTS = 2
+"""A connection that closes before any answer is followed by a new one once: every question may be put twice."""
 CONSENSUS_METHODS: dict[str, frozenset[str]] = {
     "status": frozenset(),
     "genesis": frozenset(),
@@ -55,6 +59,11 @@ class ProvenValue:
     """Against that block's app hash."""
 
 
+def open_session() -> aiohttp.ClientSession:
+    """Return a session for an Upstream; the caller closes it."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(keepalive_timeout=KEEP_ALIVE_SECONDS))
+
+
 class Upstream:
     """A client of one CometBFT node."""
 
@@ -67,10 +76,12 @@ class Upstream:
         """Hand over a raw transaction and return its hash, or raise TransactionRefused with CheckTx's reason."""
         if not 0 < len(raw) <= MAX_RAW_BYTES:
             raise InvalidParams(f"transaction has {len(raw)} bytes, expected 1 .. {MAX_RAW_BYTES}")
-        answer = await self._ask("broadcast_tx_sync", {"tx": base64.b64encode(raw).decode()})
+        answer, num_attempts = await self._ask_counted("broadcast_tx_sync", {"tx": base64.b64encode(raw).decode()})
         error = answer.get("error")
         if error is not None:
             reason = str(error.get("data") or error.get("message"))
+            if _IN_CACHE in reason and num_attempts > 1:
+                return keccak256(raw)  # the first attempt handed it over, and its answer was lost
             raise TransactionRefused("already known" if _IN_CACHE in reason else reason)
         result = answer["result"]
         if result["code"]:
@@ -126,10 +137,27 @@ class Upstream:
         )
 
     async def _ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        answer, _ = await self._ask_counted(method, params)
+        return answer
+
+    async def _ask_counted(self, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """Return the answer and the number of attempts that it took."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS), self._session.post(self._url, json=body) as response:
-                answer: dict[str, Any] = json.loads(await response.read())
-                return answer
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                answered, num_attempts = await self._post(body)
+                return json.loads(answered), num_attempts
         except (aiohttp.ClientError, TimeoutError, ValueError) as e:
             raise UpstreamDown(self._url, str(e) or type(e).__name__) from e
+
+    async def _post(self, body: dict[str, Any]) -> tuple[bytes, int]:
+        for attempt in range(1, MAX_ATTEMPTS):
+            try:
+                return await self._post_once(body), attempt
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                continue
+        return await self._post_once(body), MAX_ATTEMPTS
+
+    async def _post_once(self, body: dict[str, Any]) -> bytes:
+        async with self._session.post(self._url, json=body) as response:
+            return await response.read()
