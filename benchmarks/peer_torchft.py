@@ -21,7 +21,8 @@ from torch import nn
 
 from training.core.canonical import create_genesis, replace_theta
 from training.core.fixed_point import to_units
-from training.core.recipe import Recipe, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import parse_recipe
 from training.core.sampling import compute_data_seed, plan_samples
 from training.core.schedule import learning_rate
 from training.data.corpus import load_corpus

@@ -16,7 +16,8 @@ import torch
 from benchmarks.quality_methods import METHODS, SCENARIOS, make_recipe
 from training.baselines import train_allreduce
 from training.core.canonical import CanonicalState
-from training.core.recipe import Recipe, compute_fingerprint
+from training.core.recipe import Recipe
+from training.core.recipe_text import compute_fingerprint
 from training.data.corpus import load_corpus
 from training.evaluation import evaluate_state
 from training.simulate import SimulatedRound, simulate

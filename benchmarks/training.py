@@ -28,7 +28,8 @@ from training.core.codecs.protocol import Slot
 from training.core.codecs.registry import codec_of, plan_slot
 from training.core.layout import build_layout
 from training.core.payload import plan_payload
-from training.core.recipe import CodecKind, compute_fingerprint
+from training.core.recipe import CodecKind
+from training.core.recipe_text import compute_fingerprint
 from training.core.schedule import OuterCoefficients
 from training.core.settle import step_tensor
 from training.simulate import compute_traffic

@@ -29,7 +29,8 @@ from training.core.fixed_point import from_units, to_units
 from training.core.payload import PayloadPlan, decode_payload, plan_payload
 from training.core.proposal import Link, Proposal
 from training.core.randomness import derive_bytes
-from training.core.recipe import Recipe, StartKind, compute_fingerprint
+from training.core.recipe import Recipe, StartKind
+from training.core.recipe_text import compute_fingerprint
 from training.core.sampling import compute_data_seed, plan_samples
 from training.core.schedule import compute_global_step, learning_rate
 from training.core.settle import Settlement

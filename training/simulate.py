@@ -27,7 +27,8 @@ from da.core.scheme import compute_scheme
 from training.attacks import AttackKind, craft_payload
 from training.core.canonical import CanonicalState, create_genesis
 from training.core.payload import plan_payload
-from training.core.recipe import Recipe, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import parse_recipe
 from training.core.schedule import compute_num_rounds_total, plan_steps
 from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus, load_corpus

@@ -61,7 +61,7 @@ def check_data(data: Path) -> None:
     Raises CorpusMissingError or CorpusTooSmallError (training.core.errors), and OSError.
     """
     from training.core.errors import CorpusMissingError
-    from training.core.recipe import parse_recipe
+    from training.core.recipe_text import parse_recipe
     from training.data.corpus import check_size, load_corpus
 
     if not data.is_file():

@@ -77,7 +77,7 @@ def measure_pace(recipe_text: str, corpus: object) -> tuple[Pace, int]:
 
     from localnet.demo.solo import count_parameters
     from training.core.canonical import create_genesis
-    from training.core.recipe import parse_recipe
+    from training.core.recipe_text import parse_recipe
     from training.local import LocalWorker
 
     recipe = parse_recipe(recipe_text)

@@ -161,7 +161,7 @@ class Demo:
         return self.record
 
     def _write_recipe(self) -> tuple[Path, int, Pace]:
-        from training.core.recipe import parse_recipe
+        from training.core.recipe_text import parse_recipe
         from training.data.corpus import load_corpus
 
         text = create_recipe_text(self._settings.data)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe, Recipe, parse_recipe
+from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe, Recipe
+from training.core.recipe_text import parse_recipe
 
 MEMBER = b"solo".ljust(20, b"\0")
 """Whose samples: an address that nobody has."""

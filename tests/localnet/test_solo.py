@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from localnet.demo.solo import SoloProgress, load_progress, make_solo_recipe, save_progress, train_solo
-from training.core.recipe import Q15_ONE, CodecKind, Recipe, parse_recipe
+from training.core.recipe import Q15_ONE, CodecKind, Recipe
+from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from training.core.recipe import CodecKind, Recipe, parse_recipe
+from training.core.recipe import CodecKind, Recipe
+from training.core.recipe_text import parse_recipe
 from training.data.corpus import Corpus, split_blocks
 from training.recipes.shipped import load_shipped
 

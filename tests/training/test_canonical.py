@@ -12,7 +12,8 @@ import torch
 
 from training.core.canonical import CanonicalState, check_root, create_genesis, decode_parts, dequantise, verify_part
 from training.core.errors import RootMismatchError, StatePartError
-from training.core.recipe import Recipe, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import parse_recipe
 from training.core.state_root import compute_entry, compute_state_root
 from training.recipes.shipped import load_shipped, shipped_names
 

@@ -11,7 +11,8 @@ import torch
 
 from training.core.canonical import create_genesis
 from training.core.errors import TokenizerError
-from training.core.recipe import Recipe, compute_recipe_digest, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.data.tokenizer import compute_tokenizer_digest
 from training.recipes.shapes import create_recipe_for
 from training.recipes.shipped import load_shipped

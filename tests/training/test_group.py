@@ -279,7 +279,7 @@ def parent(recipe: Recipe, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[st
             import sys
             from pathlib import Path
             from training.core.canonical import create_genesis
-            from training.core.recipe import parse_recipe
+            from training.core.recipe_text import parse_recipe
             from training.data.corpus import split_blocks
             from training.group.pipeline import PipelineWorker
             from training.group.shape import GroupConfig

@@ -12,7 +12,7 @@ from contracts.bindings.amounts import WEI_PER_TOKEN, format_tokens
 from contracts.bindings.errors import KeyFileError
 from contracts.bindings.keys import load_key
 from training.core.errors import CorpusMissingError, RecipeSyntaxError, RecipeValueError
-from training.core.recipe import parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.data.formats import read_text
 from training.data.tokenizer import compute_tokenizer_digest
 from training.recipes.reading import read_recipe_text

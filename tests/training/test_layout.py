@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from training.core.canonical import create_genesis, dequantise
 from training.core.layout import assign_balanced, build_layout
-from training.core.recipe import Recipe, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import parse_recipe
 from training.models.gpt import Gpt
 from training.recipes.shipped import load_shipped, shipped_names
 

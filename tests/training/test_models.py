@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from training.core.canonical import create_genesis, decode_parts, dequantise
 from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StatePartError
 from training.core.layout import build_layout
-from training.core.recipe import ModelKind, Recipe, compute_recipe_digest, parse_recipe
+from training.core.recipe import ModelKind, Recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.core.sizing import count_parameters
 from training.data.corpus import Corpus
 from training.group.shape import GroupConfig

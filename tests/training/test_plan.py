@@ -13,7 +13,8 @@ from training.commands.plan import parse_bandwidth
 from training.core.codecs.registry import plan_slot
 from training.core.errors import PlanError
 from training.core.layout import build_layout
-from training.core.recipe import CodecKind, parse_recipe
+from training.core.recipe import CodecKind
+from training.core.recipe_text import parse_recipe
 from training.core.sizing import SHAPES, compute_memory, compute_payload_density, compute_scale, count_parameters
 from training.core.throughput import Cluster, OuterLoop, compute_least_compression, compute_speeds
 from training.recipes.shipped import load_shipped

@@ -7,7 +7,7 @@ from eth_hash.auto import keccak
 
 from training.core.errors import MissingRecipeKeyError, RecipeSyntaxError, RecipeValueError, UnknownRecipeKeyError
 from training.core.layout import build_layout
-from training.core.recipe import compute_fingerprint, compute_recipe_digest, parse_recipe
+from training.core.recipe_text import compute_fingerprint, compute_recipe_digest, parse_recipe
 from training.recipes.shipped import load_shipped, shipped_names
 
 TINY = load_shipped("tiny")

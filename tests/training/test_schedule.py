@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.core.payload import codec_of_round
-from training.core.recipe import CodecKind, RoundsRecipe, parse_recipe
+from training.core.recipe import CodecKind, RoundsRecipe
+from training.core.recipe_text import parse_recipe
 from training.core.schedule import (
     compute_global_step,
     compute_num_rounds_total,

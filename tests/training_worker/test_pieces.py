@@ -15,7 +15,7 @@ from contracts.bindings.types import Member, MemberState, RoundInfo, RoundState,
 from training.commands.output import format_bytes, parse_amount
 from training.commands.timing import BlockPace
 from training.core.canonical import create_genesis
-from training.core.recipe import compute_recipe_digest, parse_recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.recipes.shipped import load_shipped
 from training.worker.errors import Fatal, WorkerStateDamaged, WrongChain, WrongRun
 from training.worker.folder import (

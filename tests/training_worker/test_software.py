@@ -9,7 +9,7 @@ import pytest
 
 from contracts.bindings.types import Member, MemberState
 from training.core.errors import RecipeValueError
-from training.core.recipe import parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped
 from training.recipes.writing import write_recipe
 from training.worker.duties import CLIENT_NAME

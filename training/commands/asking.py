@@ -5,7 +5,7 @@ from __future__ import annotations
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import RunInfo, RunState
 from training.core.errors import RecipeError
-from training.core.recipe import parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.worker.errors import WrongRun
 
 

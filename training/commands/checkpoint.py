@@ -23,7 +23,7 @@ from training.commands.options import (
 )
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
 from training.core.errors import StatePartError
-from training.core.recipe import compute_recipe_digest, parse_recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.worker.errors import PayloadError, StateUnavailable, WrongRecipe
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption
 from training.commands.output import print_json, print_pairs
-from training.core.recipe import parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.recipes.reading import read_recipe_text
 from training.worker.errors import Fatal
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from training.core.recipe import parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped, shipped_names
 from training.worker.errors import Fatal
 

@@ -29,7 +29,8 @@ from training.commands.output import (
     print_table,
 )
 from training.commands.timing import BlockPace, measure_pace
-from training.core.recipe import Recipe, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import parse_recipe
 from training.recipes.reading import read_recipe_text
 from training.recipes.shipped import load_shipped, shipped_names
 from training.worker.errors import Fatal

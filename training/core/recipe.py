@@ -1,33 +1,21 @@
-"""A recipe: everything that decides a run's numbers, read once from TOML.
+"""A recipe: everything that decides a run's numbers (SPEC, *Recipe*); `recipe_text` reads it from TOML.
 
-The chain keeps the TOML text itself and its keccak-256 as ``recipeDigest``, so two workers with one digest
-train the same model under the same rules (SPEC, *Recipe*).  An unknown key is an error that names the
-nearest known one; every value is checked here, so that nothing below has to.
+Every value is checked when it is made, so that nothing below has to.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar, get_type_hints
 
-from eth_hash.auto import keccak
-
-from da.core.hashing import Tag, compute_hash
-from training.core.errors import MissingRecipeKeyError, RecipeSyntaxError, RecipeValueError, UnknownRecipeKeyError
+from training.core.errors import RecipeValueError
 
 Q15_ONE = 1 << 15
 """1.0 in the outer optimizer's coefficients: 15 fraction bits keep mu * u under 2^47 in int64."""
 
 MAX_RANK = 4096
 """Keeps one payload's low-rank sum under 2^26 before its exponent (SPEC, *Bounds*)."""
-
-
-_Section = TypeVar("_Section", "ModelRecipe", "DataRecipe", "InnerRecipe", "CodecRecipe", "RoundsRecipe", "OuterRecipe")
 
 
 class CodecKind(StrEnum):
@@ -289,79 +277,6 @@ class Recipe:
         _check("seed", self.seed, 0, (1 << 63) - 1)
         if self.software and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", self.software) is None:
             raise RecipeValueError("software", self.software, "a version such as 0.2.0")
-
-
-def parse_recipe(text: str) -> Recipe:
-    """Read a recipe from TOML text.
-
-    Raises one of the `RecipeError` classes, naming the key, what it is and what was expected.
-    """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeSyntaxError(str(error)) from error
-    except RecursionError as error:
-        raise RecipeSyntaxError("its brackets are nested too deeply") from error
-    _refuse_unknown("", table, {field.name for field in fields(Recipe)})
-    return Recipe(
-        name=_scalar("name", table, str),
-        seed=_scalar("seed", table, int),
-        software=_scalar("software", table, str) if "software" in table else "",
-        model=_section(ModelRecipe, "model", table),
-        data=_section(DataRecipe, "data", table),
-        inner=_section(InnerRecipe, "inner", table),
-        codec=_section(CodecRecipe, "codec", table),
-        rounds=_section(RoundsRecipe, "rounds", table),
-        outer=_section(OuterRecipe, "outer", table),
-    )
-
-
-def compute_recipe_digest(text: str) -> bytes:
-    """Return keccak-256 of the TOML text in UTF-8: 32 bytes, the chain's ``recipeDigest``."""
-    return bytes(keccak(text.encode()))
-
-
-def compute_fingerprint(recipe: Recipe) -> bytes:
-    """Return 32 bytes that tell recipes apart by what they say, whatever their TOML looks like."""
-    return compute_hash(Tag.WORKER_STATE, repr(recipe).encode())
-
-
-def _section(kind: type[_Section], name: str, table: Mapping[str, Any]) -> _Section:
-    """Build one section's dataclass from its table; a section whose fields all have defaults may be absent."""
-    section = table.get(name, {})
-    if not isinstance(section, dict):
-        raise RecipeValueError(name, section, "a table")
-    _refuse_unknown(f"{name}.", section, {field.name for field in fields(kind)})
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.name in section or field.default is MISSING:
-            values[field.name] = _scalar(f"{name}.{field.name}", section, hints[field.name])
-    return kind(**values)
-
-
-def _scalar(key: str, table: Mapping[str, Any], kind: type) -> Any:
-    """Return one value of exactly the type asked for (an integer also serves as a real)."""
-    name = key.rpartition(".")[2]
-    if name not in table:
-        raise MissingRecipeKeyError(key)
-    value = table[name]
-    if issubclass(kind, StrEnum):
-        if value not in [choice.value for choice in kind]:
-            raise RecipeValueError(key, value, "one of " + ", ".join(choice.value for choice in kind))
-        return kind(value)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise RecipeValueError(key, value, f"a value of type {kind.__name__}")
-    return value
-
-
-def _refuse_unknown(prefix: str, table: Mapping[str, Any], known: set[str]) -> None:
-    """Raise for the first key that nothing reads."""
-    for key in sorted(set(table) - known):
-        near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)
-        raise UnknownRecipeKeyError(prefix + key, prefix + near[0] if near else None)
 
 
 def _check(key: str, value: int, minimum: int, maximum: int) -> None:

@@ -15,7 +15,8 @@ from training.core.canonical import CanonicalState, create_genesis, decode_parts
 from training.core.errors import StatePartError, WorkerStateError
 from training.core.layout import build_layout
 from training.core.payload import plan_payload
-from training.core.recipe import Recipe, compute_recipe_digest, parse_recipe
+from training.core.recipe import Recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
 from training.data.corpus import Corpus, load_corpus

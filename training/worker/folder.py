@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 
 from training.core.canonical import CanonicalState, decode_parts, dequantise
 from training.core.errors import StatePartError
-from training.core.recipe import ModelKind, Recipe, compute_recipe_digest, parse_recipe
+from training.core.recipe import ModelKind, Recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.data.tokenizer import Tokenizer, load_tokenizer
 from training.worker.durable import save_durable, sync_folder
 from training.worker.errors import Fatal

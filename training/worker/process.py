@@ -25,7 +25,7 @@ from contracts.bindings.sender import Sender
 from contracts.bindings.types import Member, MemberState, RunInfo, RunState
 from da.blocking import BlobClient
 from training.core.errors import GroupEndedError
-from training.core.recipe import compute_recipe_digest, parse_recipe
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.group.shape import GroupConfig
 from training.memory import describe_short_disk, plan_needs
 from training.worker.duties import CLIENT_NAME
