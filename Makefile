@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-gpu format bench bench-chain bench-da bench-training clean distclean
+.PHONY: help setup demo test test-fast test-gpu test-soak format bench bench-chain bench-da bench-training clean distclean
 
 # The first Python 3.11 or newer; `make PYTHON=/path/to/python` overrides.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -24,6 +24,7 @@ help:
 	@echo "make test        the gate: format, lint, types, layers, generated files, all tests"
 	@echo "make test-fast   only the tests that start no processes"
 	@echo "make test-gpu    the CPU's roots bit for bit on CUDA; skips, naming what is missing, where there is none"
+	@echo "make test-soak   minutes to half an hour: twenty kills of one worker, five hundred rounds; TESTS=path for one"
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
 	@echo "make bench-training  quality, bytes and speed of training schemes side by side, over shaped links, and"
 	@echo "                 beside torchft; FULL=1 for all of them"
@@ -54,6 +55,9 @@ test-fast: setup
 
 test-gpu: setup
 	@$(BIN)/pytest -q -m gpu tests/training
+
+test-soak: setup
+	@$(BIN)/pytest -q -m soak $(TESTS)
 
 format: setup
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -416,10 +416,15 @@ class Demo:
 
 def create_recipe_text(data: Path | None) -> str:
     """Return the demo's recipe, for a person's own text where there is one."""
+    from training.core.recipe_text import parse_recipe
+    from training.data.corpus import load_corpus
     from training.recipes.shipped import load_shipped
 
     text = load_shipped("demo")
-    return text if data is None else text.replace('source = "python_stdlib"', 'source = "file"')
+    if data is None:
+        return text
+    digest = load_corpus(parse_recipe(text).data, data).digest.hex()
+    return text.replace('source = "python_stdlib"', f'source = "file"\ndigest = "{digest}"')
 
 
 def is_time_to_kill(snapshot: Snapshot) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from training.cli import app
-from training.core.errors import CorpusFormatError, MissingExtraError, TokenizerError
+from training.core.errors import CorpusFormatError, MissingExtraError, TextDigestError, TokenizerError
 from training.core.recipe import DataRecipe, DataSource, Recipe
 from training.core.sampling import compute_data_seed, plan_samples
 from training.data.corpus import load_corpus
@@ -113,6 +113,15 @@ def test_explain_names_the_very_samples_a_worker_trains_on(make_recipe, tmp_path
     assert len(rows) == 4
     assert [corpus.train[at : at + recipe.model.context + 1].tolist() for at in found["starts"]] == rows
     assert found["first_sample"] == rows[0]
+    assert found["digest"] == corpus.digest.hex()
+    assert not found["is_agreed_text"]
+    printed = CliRunner().invoke(app, ["data", "digest", "--recipe", str(path), "--data", str(text)])
+    path.write_text(path.read_text().replace('\ndigest = ""', "\n" + printed.output))
+    assert json.loads(CliRunner().invoke(app, arguments).output)["is_agreed_text"]
+    text.write_text("another" * 9_000)
+    refused = CliRunner().invoke(app, arguments).exception
+    assert isinstance(refused, TextDigestError)
+    assert refused.expected == corpus.digest.hex()
     plan = plan_samples(
         seed=recipe.seed,
         round_index=7,

@@ -19,9 +19,16 @@ import pytest
 import torch
 
 from training.core.canonical import create_genesis
-from training.core.errors import GroupEndedError, NonFiniteUpdateError, RecipeValueError, StageCountError
+from training.core.errors import (
+    CorpusMissingError,
+    GroupEndedError,
+    NonFiniteUpdateError,
+    RecipeValueError,
+    StageCountError,
+    TextDigestError,
+)
 from training.core.layout import build_layout
-from training.core.recipe import CodecKind, ModelKind, Recipe
+from training.core.recipe import ANY_TEXT, CodecKind, DataSource, ModelKind, Recipe
 from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus
@@ -203,12 +210,26 @@ def test_invalid_shape_is_said_before_joining(recipe: Recipe, tmp_path: Path) ->
             EngineRules(write_recipe(recipe), member=MEMBERS[0], device="cpu", data_file=text, group=group)
 
 
+def test_invalid_text_is_said_before_joining(recipe: Recipe, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(range(256)) * 1000)
+    named = replace(recipe, data=replace(recipe.data, source=DataSource.FILE, digest="0" * 64))
+    for rules, file, reason in (
+        (named, text, TextDigestError),
+        (named, None, CorpusMissingError),
+        (recipe, text, TextDigestError),
+    ):
+        with pytest.raises(reason, match="next: "):
+            EngineRules(write_recipe(rules), member=MEMBERS[0], device="cpu", data_file=file)
+
+
 @pytest.mark.integration
 def test_join_makes_and_restores_a_group(recipe: Recipe, tmp_path: Path) -> None:
     """The engine that `trainer join --stages 2` uses: made, saved, loaded again, and gone with its rules."""
     text = tmp_path / "a.txt"
     text.write_bytes(bytes(range(256)) * 1000)
     group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
+    recipe = replace(recipe, data=replace(recipe.data, digest=ANY_TEXT))
     rules = EngineRules(write_recipe(recipe), member=MEMBERS[0], device="cpu", data_file=text, group=group)
     try:
         engine = rules.create_engine(rules.create_genesis(), 0)

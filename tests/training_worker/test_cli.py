@@ -14,6 +14,7 @@ import pytest
 from contracts.bindings.types import RunState
 from training.cli import main
 from training.commands import checkpoint, membership, runs, status, watch
+from training.recipes.shipped import load_shipped
 
 NOWHERE = "http://127.0.0.1:1"
 """Nothing listens on port 1."""
@@ -60,9 +61,12 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
     key = tmp_path / "owner.key"
     trainer(monkeypatch, capsys, "keys", "new", key)
     create = ("run", "create", "--chain", NOWHERE, "--key-file", key)
+    own = tmp_path / "own.toml"
+    own.write_text(load_shipped("tiny").replace("python_stdlib", "file"))
     for arguments, expected in (
         ((*create, "no-such-recipe"), "tiny"),
         ((*create, "tiny", "--reward", "1"), "--allow"),
+        ((*create, own), "trainer data digest --recipe"),
         ((*create, "tiny", "--escrow", "1,5"), "no amount"),
         ((*create, "tiny", "--min-members", "9", "--max-members", "3"), "--max-members"),
         (("run", "create", "tiny", "--key-file", tmp_path / "none.key"), "trainer keys new"),

@@ -1,4 +1,7 @@
-"""``trainer data explain``: which samples a member trains on in a round, for anyone to recompute (SPEC, *Samples*)."""
+"""``trainer data``: which samples a member trains on in a round, for anyone to recompute; and a text's digest.
+
+SPEC, *Samples* and *Text*.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption
+from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption, TokenizerOption
 from training.commands.output import print_json, print_pairs
 from training.core.recipe_text import parse_recipe
 from training.recipes.reading import read_recipe_text
@@ -36,7 +39,7 @@ def explain(
 ) -> None:
     """Print the places in the text that a member's samples of a round begin at, and the text of the first."""
     from training.core.sampling import compute_data_seed, plan_samples
-    from training.data.corpus import load_corpus
+    from training.data.corpus import is_agreed_text, load_corpus
 
     if (run is None) == (recipe is None):
         raise Fatal("name either --run or --recipe", next_step="trainer data explain --run 1 --round 7 --member 0x...")
@@ -55,6 +58,7 @@ def explain(
         seed = compute_data_seed(rules.seed, round_index)
         members = [_to_bytes(each) for each in among or ()]
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
+    is_agreed = is_agreed_text(rules.data, corpus) is not None
     plan = plan_samples(
         seed=rules.seed,
         round_index=round_index,
@@ -78,6 +82,8 @@ def explain(
         "multiplier": plan.multiplier,
         "offset": plan.offset,
         "train_tokens": int(corpus.train.size),
+        "digest": corpus.digest.hex(),
+        "is_agreed_text": is_agreed,
         "train_digest": corpus.train_digest.hex(),
         "starts": starts,
         "first_sample": first.tolist(),
@@ -89,7 +95,8 @@ def explain(
     print_pairs(
         f"samples of {member} in round {round_index}",
         [
-            ("text", f"{corpus.train.size:,} tokens, digest {corpus.train_digest.hex()[:16]}"),
+            ("text", f"{corpus.train.size:,} tokens to train on"),
+            ("digest", f"{corpus.digest.hex()}, {'as the recipe says' if is_agreed else 'the recipe names none'}"),
             ("data seed", f"0x{seed.hex()}"),
             ("member", f"{plan.member_index + 1} of {plan.num_members} in the round"),
             ("window", f"{plan.context} tokens; {plan.num_windows:,} windows from token {plan.phase}"),
@@ -102,6 +109,24 @@ def explain(
             ("first", repr(shown[:160])),
         ],
     )
+
+
+@app.command("digest")
+def digest(
+    recipe: Annotated[Path, typer.Option(help="The recipe, for its split, column and tokenizer.")],
+    data: DataOption = None,
+    tokenizer: TokenizerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the line under [data] by which all members of a run train on this text: digest = "..."."""
+    from training.data.corpus import load_corpus
+
+    rules = parse_recipe(read_recipe_text(recipe))
+    corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
+    if as_json:
+        print_json({"digest": corpus.digest.hex(), "train_tokens": int(corpus.train.size)})
+        return
+    print(f'digest = "{corpus.digest.hex()}"')
 
 
 def _to_bytes(address: str) -> bytes:

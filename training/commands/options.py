@@ -25,4 +25,6 @@ DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1 o
 TokenizerOption = Annotated[
     Path | None, typer.Option("--tokenizer", help="The run's tokenizer.json, where its recipe names one.")
 ]
-DataOption = Annotated[Path | None, typer.Option("--data", help="Text file to train on instead of the recipe's text.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help='The run\'s text, where its recipe says data.source = "file".')
+]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from training.core.recipe import DataSource
 from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped, shipped_names
 from training.worker.errors import Fatal
@@ -21,10 +22,12 @@ def recipe(
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json that every member must use.")] = None,
     context: Annotated[int, typer.Option(min=2, help="With a config.json: tokens a sample.")] = 512,
+    data: Annotated[Path | None, typer.Option(help="Text that every member must name with --data.")] = None,
 ) -> None:
     """Print a recipe: trainer recipe 125M > run.toml; change what you like, then trainer run create run.toml."""
     from dataclasses import replace
 
+    from training.data.corpus import load_corpus
     from training.data.tokenizer import compute_tokenizer_digest
     from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
     from training.recipes.writing import write_recipe
@@ -48,6 +51,10 @@ def recipe(
     if tokenizer is not None:
         digest = compute_tokenizer_digest(tokenizer)
         made = replace(made, data=replace(made.data, tokenizer_digest=digest))
+    if data is not None:
+        rules = replace(made.data, source=DataSource.FILE)
+        corpus = load_corpus(rules, data, tokenizer_file=tokenizer, vocabulary=made.model.vocabulary)
+        made = replace(made, data=replace(rules, digest=corpus.digest.hex()))
     text = write_recipe(made)
     parse_recipe(text)
     print(text, end="")

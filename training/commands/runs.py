@@ -29,7 +29,7 @@ from training.commands.output import (
     print_table,
 )
 from training.commands.timing import BlockPace, measure_pace
-from training.core.recipe import Recipe
+from training.core.recipe import ANY_TEXT, DataSource, Recipe
 from training.core.recipe_text import parse_recipe
 from training.recipes.reading import read_recipe_text
 from training.recipes.shipped import load_shipped, shipped_names
@@ -149,6 +149,7 @@ def create(
 
     text = _load_recipe(recipe_file)
     recipe = parse_recipe(text)
+    _check_text_is_named(recipe, recipe_file)
     for address in allow or ():
         if re.fullmatch(r"(0x)?[0-9a-fA-F]{40}", address) is None:
             raise Fatal(
@@ -366,6 +367,16 @@ def _load_recipe(name: str) -> str:
     raise Fatal(
         f"no recipe {name!r}", next_step=f"name a TOML file, or one that is shipped: {', '.join(shipped_names())}"
     )
+
+
+def _check_text_is_named(recipe: Recipe, recipe_file: str) -> None:
+    """Refuse a run of a file that no member could tell from another file."""
+    if recipe.data.source is DataSource.FILE and not recipe.data.digest:
+        raise Fatal(
+            "the recipe's data.source is 'file', and its data.digest doesn't say which",
+            next_step=f"put the line under [data] that this prints: trainer data digest --recipe {recipe_file} "
+            f'--data FILE (or digest = "{ANY_TEXT}": each member its own text)',
+        )
 
 
 def _check_balance(client: ChainClient, address: str, escrow_wei: int) -> None:

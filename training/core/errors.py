@@ -29,7 +29,8 @@ TrainingError
    |- CorpusMissingError
    |- CorpusTooSmallError
    |- CorpusFormatError         a file that is not what its name says
-   `- TokenizerError            another tokenizer than the recipe's
+   |- TokenizerError            another tokenizer than the recipe's
+   `- TextDigestError           another text than the recipe's
 """
 
 from __future__ import annotations
@@ -312,3 +313,16 @@ class TokenizerError(CorpusError):
             f"the tokenizer has digest {got or 'none (bytes)'}, the recipe's is {expected or 'none (bytes)'}; "
             "name the run's tokenizer.json with --tokenizer, or leave it out"
         )
+
+
+class TextDigestError(CorpusError):
+    """The recipe's text and the one at hand differ, or the recipe doesn't say which text a file must hold."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        self.expected = expected
+        self.got = got
+        if expected:
+            advice = "give the run's text with --data FILE; `trainer data digest` prints a file's digest"
+        else:
+            advice = f'leave --data out, or have the run say under [data]: source = "file" and digest = "{got}"'
+        super().__init__(f"the text has digest {got}, the recipe's is {expected or 'not given'}; next: {advice}")

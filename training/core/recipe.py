@@ -14,6 +14,9 @@ from training.core.errors import RecipeValueError
 Q15_ONE = 1 << 15
 """1.0 in the outer optimizer's coefficients: 15 fraction bits keep mu * u under 2^47 in int64."""
 
+ANY_TEXT = "any"
+"""``data.digest`` of a run whose members train on texts of their own, which nobody else can recompute."""
+
 MAX_RANK = 4096
 """Keeps one payload's low-rank sum under 2^26 before its exponent (SPEC, *Bounds*)."""
 
@@ -125,6 +128,8 @@ class DataRecipe:
     """Of a number in a file of tokens (.bin, little-endian): 16 or 32."""
     tokenizer_digest: str = ""
     """blake3 of the tokenizer's JSON file, hex, so that all members use one; empty: bytes are the tokens."""
+    digest: str = ""
+    """`Corpus.digest` that every member's text must have, hex, or ``any``: each its own; empty: the source's."""
     dataset: str = ""
     """dataset: its name, or a folder that it was saved to."""
     split: str = "train"
@@ -135,6 +140,8 @@ class DataRecipe:
             raise RecipeValueError("data.token_bits", self.token_bits, "16 or 32")
         if (self.source is DataSource.DATASET) != bool(self.dataset):
             raise RecipeValueError("data.dataset", self.dataset, "a name where data.source is dataset, else nothing")
+        if self.digest not in ("", ANY_TEXT) and re.fullmatch(r"[0-9a-f]{64}", self.digest) is None:
+            raise RecipeValueError("data.digest", self.digest, f"64 small hex digits, {ANY_TEXT!r}, or nothing")
         if self.tokenizer_digest and re.fullmatch(r"[0-9a-f]{64}", self.tokenizer_digest) is None:
             raise RecipeValueError("data.tokenizer_digest", self.tokenizer_digest, "64 small hex digits, or nothing")
         _check("data.held_out_bps", self.held_out_bps, 1, 5_000)

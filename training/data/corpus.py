@@ -2,7 +2,7 @@
 
 Files and documents are taken in order; each is held out by the hash of its bytes, so the split needs no list.  A
 single text is split by the hash of its 16 KiB blocks; a file of tokens is never copied, and its end is held out.
-Another text gives other digests: they are shown and reported, and are no part of what is agreed.
+Where the recipe has a digest of both parts, a member with another text is refused before it joins.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from da.core.hashing import compute_digest
-from training.core.errors import CorpusMissingError, CorpusTooSmallError
-from training.core.recipe import DataRecipe, DataSource
+from training.core.errors import CorpusMissingError, CorpusTooSmallError, TextDigestError
+from training.core.recipe import ANY_TEXT, DataRecipe, DataSource
 from training.data.formats import is_documents, is_token_file, map_tokens, read_dataset, read_documents, read_text
 from training.data.tokenizer import BYTES, Tokenizer, load_tokenizer
 
@@ -41,9 +41,14 @@ class Corpus:
     held_out: Tokens
     """Tokens never trained on."""
     train_digest: bytes
-    """blake3 of ``train``, 32 bytes; reported by a worker, no part of agreement."""
+    """blake3 of ``train``, 32 bytes."""
     held_out_digest: bytes
     """blake3 of ``held_out``, 32 bytes; shown beside every loss."""
+
+    @property
+    def digest(self) -> bytes:
+        """Return blake3 of both digests, 32 bytes: ``data.digest`` of a recipe."""
+        return compute_digest(self.train_digest + self.held_out_digest)
 
 
 def load_corpus(
@@ -76,6 +81,29 @@ def split_blocks(text: bytes, held_out_bps: int, where: str = "the file", *, tok
     """
     blocks = (text[at : at + BLOCK_BYTES] for at in range(0, len(text), BLOCK_BYTES))
     return _split(blocks, held_out_bps, where, tokenizer)
+
+
+def check_text(data: DataRecipe, corpus: Corpus, file: Path | None) -> None:
+    """Refuse another text than the run's; ``file`` is what a member named in its place.
+
+    Without ``data.digest`` a run has its source's own text, and one of a file has none that members could agree on.
+    Raises `TextDigestError`.
+    """
+    is_foreign = file is not None or data.source is DataSource.FILE
+    if is_agreed_text(data, corpus) is None and data.digest != ANY_TEXT and is_foreign:
+        raise TextDigestError("", corpus.digest.hex())
+
+
+def is_agreed_text(data: DataRecipe, corpus: Corpus) -> bool | None:
+    """Return True where the text is the one that the recipe names, None where it names none.
+
+    Raises `TextDigestError` where it names another.
+    """
+    if data.digest in ("", ANY_TEXT):
+        return None
+    if corpus.digest.hex() != data.digest:
+        raise TextDigestError(data.digest, corpus.digest.hex())
+    return True
 
 
 def check_size(corpus: Corpus, context: int) -> None:

@@ -19,7 +19,7 @@ from training.core.recipe import Recipe
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
-from training.data.corpus import Corpus, load_corpus
+from training.data.corpus import Corpus, check_text, load_corpus
 from training.evaluation import evaluate_state
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, check_shape, plan_devices
@@ -50,7 +50,7 @@ class EngineRules:
         precision: str = "fp32",
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Parse the recipe, see that the model fits the device, and read the text.
+        """Parse the recipe, see that the model fits the device, and read the text, which must be the run's.
 
         With ``group`` the engine is made of several processes; ``on_end`` hears when one of them ends unasked or
         is told to stop.
@@ -74,6 +74,7 @@ class EngineRules:
         self._corpus: Corpus = load_corpus(
             self.recipe.data, data_file, tokenizer_file=tokenizer_file, vocabulary=self.recipe.model.vocabulary
         )
+        check_text(self.recipe.data, self._corpus, data_file)
         self._evaluating = threading.Lock()
 
     @property
