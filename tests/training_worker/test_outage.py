@@ -47,7 +47,7 @@ def test_a_worker_waits_for_a_chain_that_is_down_at_the_start(net: Any) -> None:
 def test_a_chain_that_flaps_at_the_start_is_outlived(net: Any, monkeypatch: Any) -> None:
     """Every call of the start is cut off once: reading the run, joining, looking for sent updates, restoring."""
     net.create_run(minMembers=1, numRounds=2)
-    monkeypatch.setattr("training.worker.session.RETRY_SECONDS", 0.005)
+    monkeypatch.setattr("training.worker.asking.RETRY_SECONDS", 0.005)
     ann = net.worker("ann")
     ports = ann.ports
     num_calls = [0]
@@ -71,7 +71,7 @@ def test_a_worker_gives_up_with_a_next_step_when_no_chain_ever_answers(net: Any,
     net.create_run(minMembers=1)
     ann = net.worker("ann")
     ann.ports.is_cut = True
-    monkeypatch.setattr("training.worker.session.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("training.worker.asking.RETRY_SECONDS", 0.01)
     ann.start()
     ann.stop.set()
     ann.join()

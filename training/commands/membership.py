@@ -56,7 +56,9 @@ def join(
     micro_batches: Annotated[int, typer.Option(min=0, help="With --stages: parts of a batch; 0: chosen.")] = 0,
     tokenizer: TokenizerOption = None,
     evaluate_every: Annotated[int, typer.Option(min=0, help="Rounds between recorded held-out losses; 0: never.")] = 4,
-    patience: Annotated[float, typer.Option(min=1, help="Seconds without the chain before giving up.")] = 3600.0,
+    patience: Annotated[
+        float, typer.Option(min=1, help="Seconds without the chain, or without money, before giving up.")
+    ] = 3600.0,
     idle: Annotated[float, typer.Option(min=1, help="Seconds without a round for us before giving up.")] = 86_400.0,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0: a free one.")

@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,7 +19,7 @@ import torch
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError
+from contracts.bindings.errors import ContractError
 from contracts.bindings.keys import address_of
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import Member, MemberState, RunInfo, RunState
@@ -28,10 +28,10 @@ from training.core.errors import GroupEndedError
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.group.shape import GroupConfig
 from training.memory import describe_short_disk, plan_needs
+from training.worker.asking import RETRY_SECONDS, Answer, Interrupted, ask_patiently
 from training.worker.duties import CLIENT_NAME
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import (
-    ChainSilent,
     Fatal,
     GroupEnded,
     KeyInUse,
@@ -57,12 +57,6 @@ STORE_DEADLINE_SECONDS = 10.0
 
 FEE_RESERVE_WEI = 10**16
 """Kept for fees beside the bond: some ten thousand transactions at a devnet's prices."""
-
-RETRY_SECONDS = 0.5
-"""Between two looks while the chain or money is waited for."""
-
-FUND_SECONDS = 120.0
-"""How long the worker waits for its key to be funded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +112,18 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
         metrics = _open_metrics(config, home, address)
         trace = Trace(home / "trace.jsonl", (pace.note, metrics.note))
         stack = ExitStack()
+
+        def ask(question: Callable[[], Answer]) -> Answer:
+            return ask_patiently(question, config.patience.chain_seconds, stop)
+
         try:
-            run = _read_run(client, config, stop)
-            stack.enter_context(hold_key(client.genesis_hash(), config.run, address, home))
-            _check_may_join(client, config, run, address, stop)
-            _warn_of_other_software(client.training.members(config.run), address)
-            rules = _create_rules(client, config, run, address, stop)
+            run = ask(lambda: _read_run(client, config))
+            stack.enter_context(hold_key(ask(client.genesis_hash), config.run, address, home))
+            ask(lambda: _check_may_join(client, config, run, address))
+            _wait_for_money(lambda: ask(lambda: _compute_lack(client, config, run, address)), config, address, stop)
+            _warn_of_other_software(ask(lambda: client.training.members(config.run)), address)
+            text = ask(lambda: client.training.recipe(config.run)).decode("utf-8", errors="replace")
+            rules = _create_rules(text, config, run, address, stop)
             if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
                 LOG.warning("%s", short)
             LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
@@ -149,6 +149,8 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
                 ) from error
             finally:
                 rules.close()
+        except Interrupted as error:
+            raise ChainSilent(str(error), next_step="check --chain, then start again") from error
         finally:
             stack.close()
             trace.close()
@@ -234,22 +236,11 @@ def _open_metrics(config: JoinConfig, home: Path, address: str) -> Metrics:
     return Metrics(sinks)
 
 
-def _read_run(client: ChainClient, config: JoinConfig, stop: threading.Event) -> RunInfo:
-    """Read the run, waiting for the chain as long as the patience lasts."""
-    deadline = time.monotonic() + config.patience.chain_seconds
-    has_said = False
-    while True:
-        try:
-            run = client.training.run(config.run)
-            break
-        except ContractError as error:
-            raise WrongRun(f"there is no run {config.run}: {error.text}", next_step="trainer run list") from error
-        except (ChainUnreachable, RpcError) as error:
-            if not has_said:
-                LOG.warning("waiting for the chain: %s", error)
-                has_said = True
-            if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
-                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+def _read_run(client: ChainClient, config: JoinConfig) -> RunInfo:
+    try:
+        run = client.training.run(config.run)
+    except ContractError as error:
+        raise WrongRun(f"there is no run {config.run}: {error.text}", next_step="trainer run list") from error
     if run.state is RunState.NONE:
         raise WrongRun(f"there is no run {config.run}", next_step="trainer run list")
     if run.params.is_sealed:
@@ -257,10 +248,7 @@ def _read_run(client: ChainClient, config: JoinConfig, stop: threading.Event) ->
     return run
 
 
-def _create_rules(
-    client: ChainClient, config: JoinConfig, run: RunInfo, address: str, stop: threading.Event
-) -> EngineRules:
-    text = client.training.recipe(config.run).decode("utf-8", errors="replace")
+def _create_rules(text: str, config: JoinConfig, run: RunInfo, address: str, stop: threading.Event) -> EngineRules:
     digest = compute_recipe_digest(text)
     if digest != run.recipe_digest:
         raise WrongRecipe(run.recipe_digest, digest)
@@ -285,8 +273,8 @@ def _create_rules(
     )
 
 
-def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, address: str, stop: threading.Event) -> None:
-    """Refuse early, by name, what the contract would refuse; wait a while for money."""
+def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, address: str) -> None:
+    """Refuse early, by name, what the contract would refuse."""
     member = client.training.member(config.run, address)
     is_member = member.state not in (MemberState.NONE, MemberState.LEFT)
     if run.state is RunState.FINISHED and not is_member:
@@ -298,20 +286,34 @@ def _check_may_join(client: ChainClient, config: JoinConfig, run: RunInfo, addre
             f"run {config.run} is for listed workers, {address} is none",
             next_step=f"ask the owner for: trainer run allow {address} --run {config.run} --key-file OWNER.key",
         )
+
+
+def _compute_lack(client: ChainClient, config: JoinConfig, run: RunInfo, address: str) -> tuple[int, int]:
+    """Return what the key holds and what bond and fees need, wei."""
+    member = client.training.member(config.run, address)
+    is_member = member.state not in (MemberState.NONE, MemberState.LEFT)
     needed = FEE_RESERVE_WEI + (0 if is_member else max(0, run.params.member_bond - member.bond))
-    deadline = time.monotonic() + FUND_SECONDS
+    return client.balance(address), needed
+
+
+def _wait_for_money(
+    read: Callable[[], tuple[int, int]], config: JoinConfig, address: str, stop: threading.Event
+) -> None:
+    """Wait until the key holds enough, as long as the patience lasts. Raises `NotFunded`."""
+    deadline = time.monotonic() + config.patience.chain_seconds
     has_said = False
-    while (balance := client.balance(address)) < needed:
+    while True:
+        balance, needed = read()
+        if balance >= needed:
+            return
+        lack = f"{address} holds {format_tokens(balance)}, needs {format_tokens(needed)} for bond and fees"
         if not has_said:
             LOG.warning(
-                "waiting for money, on a devnet: localnet fund %s (it holds %s, needs %s for bond and fees)",
+                "waiting up to %.0f s for money, on a devnet: localnet fund %s (%s)",
+                config.patience.chain_seconds,
                 address,
-                format_tokens(balance),
-                format_tokens(needed),
+                lack,
             )
             has_said = True
         if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
-            raise NotFunded(
-                f"{address} holds {format_tokens(balance)}, needs {format_tokens(needed)} for bond and fees",
-                next_step=f"send it tokens (on a devnet: localnet fund {address}), then start again",
-            )
+            raise NotFunded(lack, next_step=f"send it tokens (on a devnet: localnet fund {address}), then start again")

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contracts.bindings.errors import ChainUnreachable, ContractError, DeadlinePassed, RpcError, TransactionFailed
+from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError, TransactionFailed
 from contracts.bindings.types import Member, RunInfo, RunState, UpdateFate
 from training.worker.agreement import Agreement
+from training.worker.asking import RETRY_SECONDS, Interrupted, ask_patiently
 from training.worker.duties import Duties, Parts, join_run
 from training.worker.errors import (
     AgreedRootMismatch,
@@ -46,18 +47,11 @@ LOG = logging.getLogger("trainer")
 STOP_SECONDS = 2.0
 """Longest wait for each thread at a stop: three of them and a save stay well under ten seconds."""
 
-RETRY_SECONDS = 0.5
-"""Between two tries to restore or to reach the chain at the start."""
-
 MAX_RESETS_IN_ROW = 5
 """Resets without a settled round in between; one more means that this software cannot follow the run."""
 
 
 T = TypeVar("T")
-
-
-class Interrupted(Exception):
-    """The worker was asked to stop while it waited for the chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,17 +371,7 @@ def _read_run(parts: WorkerParts) -> RunInfo:
 
 
 def _retry(parts: WorkerParts, stop: threading.Event, ask: Callable[[], T]) -> T:
-    """Ask until the chain answers; raises ChainSilent at the end of the patience, Interrupted on a stop."""
-    deadline = time.monotonic() + parts.patience.chain_seconds
-    while True:
-        try:
-            return ask()
-        except (ChainUnreachable, RpcError, DeadlinePassed) as error:
-            LOG.warning("chain: %s", error)
-            if time.monotonic() > deadline:
-                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
-            if stop.wait(RETRY_SECONDS):
-                raise Interrupted(str(error)) from error
+    return ask_patiently(ask, parts.patience.chain_seconds, stop)
 
 
 def _summarise(parts: WorkerParts, end: LoopEnd, version: int, root: bytes) -> Summary:

@@ -1,0 +1,88 @@
+"""What a worker waits for before it joins: the chain's answers and its own money, both with one patience (case 27)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.bindings.errors import ChainUnreachable
+from training.worker.asking import Interrupted, ask_patiently
+from training.worker.errors import ChainSilent, NotFunded
+from training.worker.loop import Patience
+from training.worker.process import JoinConfig, _wait_for_money, join_and_train
+
+NOWHERE = "http://127.0.0.1:1"
+"""Nothing listens on port 1."""
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("asking", "process"):
+        monkeypatch.setattr(f"training.worker.{module}.RETRY_SECONDS", 0.01)
+
+
+def make_config(home: Path, seconds: float) -> JoinConfig:
+    return JoinConfig(
+        chain_urls=(NOWHERE,),
+        run=1,
+        private_key=bytes(31) + b"\x01",
+        home=home,
+        data_file=None,
+        num_threads=0,
+        device="cpu",
+        evaluation_interval=0,
+        patience=Patience(chain_seconds=seconds, idle_seconds=1),
+    )
+
+
+def test_a_question_is_asked_until_it_is_answered() -> None:
+    answers: list[Any] = [ChainUnreachable([("url", "down")]), ChainUnreachable([("url", "down")]), 7]
+
+    def ask() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    assert ask_patiently(ask, 5.0, threading.Event()) == 7
+
+
+def test_a_stop_and_the_end_of_patience_are_told_apart() -> None:
+    def ask() -> int:
+        raise ChainUnreachable([("url", "down")])
+
+    stop = threading.Event()
+    with pytest.raises(ChainSilent, match="down"):
+        ask_patiently(ask, 0.05, stop)
+    stop.set()
+    with pytest.raises(Interrupted):
+        ask_patiently(ask, 60.0, stop)
+
+
+def test_join_gives_up_on_a_silent_chain_after_its_patience(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(ChainSilent, match=NOWHERE) as raised:
+        join_and_train(make_config(tmp_path / "home", 0.2), threading.Event())
+    assert time.monotonic() - began < 10
+    assert raised.value.exit_code == 3
+    assert "--chain" in raised.value.next_step
+
+
+def test_join_without_money_gives_up_after_its_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
+    with caplog.at_level("WARNING", logger="trainer"), pytest.raises(NotFunded, match="holds 0") as raised:
+        _wait_for_money(lambda: (0, 10**18), make_config(tmp_path, 0.2), "0xabc", threading.Event())
+    assert 0.2 <= time.monotonic() - began < 5
+    assert raised.value.exit_code == 3
+    assert "localnet fund 0xabc" in raised.value.next_step
+    assert caplog.text.count("waiting up to") == 1
+
+
+def test_money_that_comes_is_noticed(tmp_path: Path) -> None:
+    balances = [0, 0, 10**18]
+    _wait_for_money(lambda: (balances.pop(0), 10**18), make_config(tmp_path, 60.0), "0xabc", threading.Event())
+    assert not balances
