@@ -86,3 +86,10 @@ def test_money_that_comes_is_noticed(tmp_path: Path) -> None:
     balances = [0, 0, 10**18]
     _wait_for_money(lambda: (balances.pop(0), 10**18), make_config(tmp_path, 60.0), "0xabc", threading.Event())
     assert not balances
+
+
+def test_a_stop_while_the_chain_is_away_ends_in_order(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(ChainSilent, match=NOWHERE):
+        join_and_train(make_config(tmp_path / "home", 60.0), stop)

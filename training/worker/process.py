@@ -32,6 +32,7 @@ from training.worker.asking import RETRY_SECONDS, Answer, Interrupted, ask_patie
 from training.worker.duties import CLIENT_NAME
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import (
+    ChainSilent,
     Fatal,
     GroupEnded,
     KeyInUse,
