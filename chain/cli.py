@@ -8,7 +8,7 @@ import typer
 
 from chain.child import ChildFailed
 from chain.cometbft import CometBftMissing
-from chain.commands import initialising, looking, proving, running, syncing
+from chain.commands import initialising, looking, proving, resetting, running, syncing
 from chain.core.errors import ChainError
 from chain.home import HomeError
 from chain.joining import JoinFailed
@@ -31,7 +31,7 @@ app.command("start")(running.start)
 app.command("status")(looking.status)
 app.command("doctor")(looking.doctor)
 app.command("snapshot")(syncing.snapshot)
-app.command("reset")(initialising.reset)
+app.command("reset")(resetting.reset)
 app.command("verify")(proving.verify_read)
 app.command("validator-proof")(proving.make_validator_proof)
 app.command("abci")(running.abci)

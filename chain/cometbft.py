@@ -31,6 +31,9 @@ CACHED_BINARY = Path(".cache") / "bin" / f"cometbft-v{VERSION}"
 MAX_BLOCK_BYTES = 4 << 20
 """block.max_bytes."""
 
+SIGNED_NAME = "priv_validator_state.json"
+"""What a validator's key has signed last, under HOME/data: with an older one it may sign twice."""
+
 
 class CometBftMissing(Exception):
     """There is no binary to run."""
@@ -118,7 +121,7 @@ def create_keys(home: Path) -> Keys:
         private, _ = _create_key()
         value = base64.b64encode(private).decode()
         _write_json(node_path, {"priv_key": {"type": "tendermint/PrivKeyEd25519", "value": value}}, mode=0o600)
-    state_path = home / "data" / "priv_validator_state.json"
+    state_path = home / "data" / SIGNED_NAME
     if not state_path.exists():
         _write_json(state_path, {"height": "0", "round": 0, "step": 0}, mode=0o600)
     return load_keys(home)
@@ -141,7 +144,7 @@ def load_keys(home: Path) -> Keys:
 
 def load_signed_height(home: Path) -> int:
     """Return the height that the validator key last signed for, 0 where there are no blocks yet; raises BrokenFile."""
-    path = home / "data" / "priv_validator_state.json"
+    path = home / "data" / SIGNED_NAME
     if not path.exists() and not (home / "data" / "blockstore.db").exists():
         return 0
     with reading(path, "put back the newest copy: with an older one the key may sign twice, which costs its bond"):
@@ -237,20 +240,37 @@ def write_config(
         "",
     ]
     if state_sync is not None:
-        lines += [
-            "[statesync]",
-            "enable = true",
-            f'rpc_servers = "{",".join(state_sync.rpc_servers)}"',
-            f"trust_height = {state_sync.trust_height}",
-            f'trust_hash = "{state_sync.trust_hash}"',
-            f'trust_period = "{state_sync.trust_period_hours}h"',
-            'discovery_time = "5s"',
-            'chunk_request_timeout = "5s"',
-            "",
-        ]
+        lines += _format_state_sync(state_sync)
     path = home / "config" / "config.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines))
+
+
+def write_state_sync(home: Path, source: StateSyncSource) -> None:
+    """Have an empty node take a snapshot at its next start; the rest of config.toml stays as its owner has it."""
+    path = home / "config" / "config.toml"
+    kept: list[str] = []
+    is_replaced = False
+    for line in path.read_text().splitlines():
+        if line.strip().startswith("["):
+            is_replaced = line.strip().replace(" ", "") == "[statesync]"
+        if not is_replaced:
+            kept.append(line)
+    path.write_text("\n".join([*kept, "", *_format_state_sync(source)]))
+
+
+def _format_state_sync(source: StateSyncSource) -> list[str]:
+    return [
+        "[statesync]",
+        "enable = true",
+        f'rpc_servers = "{",".join(source.rpc_servers)}"',
+        f"trust_height = {source.trust_height}",
+        f'trust_hash = "{source.trust_hash}"',
+        f'trust_period = "{source.trust_period_hours}h"',
+        'discovery_time = "5s"',
+        'chunk_request_timeout = "5s"',
+        "",
+    ]
 
 
 def _create_key() -> tuple[bytes, bytes]:

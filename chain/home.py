@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +42,9 @@ from chain.store import Reader, StoreBroken, StoreError, StoreMissing
 ADDRESS_BYTES = 20
 """Of an account."""
 
+CONFIG_STEP = "mend it, or take the one of a new home (`chain-node init`)"
+"""For config.toml."""
+
 LOCK_NAME = "node.lock"
 """Held by the supervisor while it lives."""
 
@@ -64,7 +66,8 @@ class HomeExists(HomeError):
     def __init__(self, home: Path, chain_id: str) -> None:
         """Keep the chain."""
         super().__init__(
-            f"{home} belongs to chain {chain_id} already; next: take another --home, or `chain-node reset` it"
+            f"{home} belongs to chain {chain_id} already; next: take another --home, or `chain-node reset` it (with"
+            " --state it stays on its chain)"
         )
 
 
@@ -99,6 +102,18 @@ class AppAheadOfCore(HomeError):
         super().__init__(
             f"{home}/app is at height {app_height}, CometBFT only at {core_height}: its data is from an older backup; "
             f"next: remove {home}/app, and the blocks are replayed from 1"
+        )
+
+
+class AppBelowBase(HomeError):
+    """The application is empty or old, and the blocks it needs were pruned."""
+
+    def __init__(self, home: Path, base_height: int, app_height: int) -> None:
+        """Keep both heights."""
+        super().__init__(
+            f"{home}/app is at height {app_height}, CometBFT's blocks begin at {base_height}: older ones were pruned or"
+            " never fetched; next: `chain-node reset --state --server URL --server URL` takes a snapshot of other"
+            " nodes"
         )
 
 
@@ -229,26 +244,6 @@ def sign_registration(home: Path, operator: bytes) -> tuple[bytes, bytes]:
     return private.public_key().public_bytes_raw(), private.sign(message)
 
 
-def reset_home(home: Path, *, chain_id: str, time: datetime) -> None:
-    """Forget all blocks and start a chain with a new id; keys, balances and configuration stay."""
-    genesis = load_genesis(home)
-    if len(genesis["validators"]) != 1:
-        raise HomeError(
-            f"{home} has {len(genesis['validators'])} validators: they can only be reset together;"
-            " next: `chain-node testnet` writes new homes"
-        )
-    for name in ("data", "app", "snapshots", "run.json"):
-        path = home / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    app_state = dict(genesis["app_state"])
-    if app_state["evmChainId"] == compute_evm_chain_id(genesis["chain_id"]):
-        app_state["evmChainId"] = compute_evm_chain_id(chain_id)
-    write_genesis([home], [create_keys(home)], chain_id=chain_id, app_state=app_state, time=time)
-
-
 def compute_evm_chain_id(chain_id: str) -> int:
     """Return the EVM chain id that belongs to a CometBFT chain id, so that a new chain refuses old transactions."""
     return FIRST_EVM_CHAIN_ID + int.from_bytes(hashlib.sha256(chain_id.encode()).digest()[:4], "big") // 4
@@ -275,7 +270,7 @@ def load_addresses(home: Path) -> tuple[Addresses, bool]:
     path = home / "config" / "config.toml"
     if not path.exists():
         raise HomeMissing(home)
-    with reading(path, "mend it, or take the one of a new home (`chain-node init`)"):
+    with reading(path, CONFIG_STEP):
         document = tomllib.loads(path.read_text())
         addresses = Addresses(
             rpc=document["rpc"]["laddr"].removeprefix("tcp://"), p2p=document["p2p"]["laddr"].removeprefix("tcp://")

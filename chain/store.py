@@ -42,6 +42,7 @@ from chain.core.snapshots import Entry, EntryKind
 from chain.core.state import Base
 from chain.core.transactions import restore_transaction
 from chain.core.types import Address, Hash, Height
+from chain.store_file import FILE_NAME, find_missing_end, has_file
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
 from chain.stored_states import ArchiveState, SnapshotState, iterate_all
 
@@ -97,8 +98,22 @@ class StoreBroken(StoreError):
 
     def __init__(self, directory: Path, error: Exception) -> None:
         """Keep the directory."""
-        super().__init__(f"{directory} can't be read: {error}; next: remove {directory}: the blocks are replayed")
+        super().__init__(
+            f"{directory} can't be read: {error}; next: remove {directory}: the blocks are replayed; where old ones"
+            " were pruned, `chain-node reset --state --server URL --server URL` takes a snapshot of other nodes"
+        )
         self.directory = directory
+
+
+class StoreTruncated(StoreBroken):
+    """The end of the database's file is missing."""
+
+    def __init__(self, directory: Path, expected_bytes: int, got_bytes: int) -> None:
+        """Keep both sizes."""
+        reason = f"{FILE_NAME} has {got_bytes:,} bytes, expected {expected_bytes:,}: its end is missing"
+        super().__init__(directory, ValueError(reason))
+        self.expected_bytes = expected_bytes
+        self.got_bytes = got_bytes
 
 
 class StoreMissing(StoreError):
@@ -296,7 +311,7 @@ class Reader:
 
     def __init__(self, directory: Path) -> None:
         """Open the database in ``directory`` (``<home>/app``); raises StoreMissing."""
-        if not (directory / "data.mdb").exists():
+        if not has_file(directory):
             raise StoreMissing(directory)
         self._env = _open_environment(
             directory, readonly=True, max_dbs=len(DATABASES), max_readers=_MAX_READERS, readahead=False
@@ -350,7 +365,7 @@ class Store:
     def __init__(self, directory: Path, *, map_bytes: int = INITIAL_MAP_BYTES) -> None:
         """Open or create the database; clears reader slots that dead processes left."""
         directory.mkdir(parents=True, exist_ok=True)
-        existing = (directory / "data.mdb").stat().st_size if (directory / "data.mdb").exists() else 0
+        existing = (directory / FILE_NAME).stat().st_size if (directory / FILE_NAME).exists() else 0
         self._env = _open_environment(
             directory,
             map_size=max(map_bytes, existing * _GROWTH_FACTOR),
@@ -502,7 +517,7 @@ class Store:
 
 def read_map_usage(directory: Path) -> tuple[int, int]:
     """Return (bytes in use, bytes of the map) of a database that this process has not open; raises StoreMissing."""
-    if not (directory / "data.mdb").exists():
+    if not has_file(directory):
         raise StoreMissing(directory)
     env = _open_environment(directory, readonly=True, map_size=0, max_readers=_MAX_READERS)  # 0: as the writer chose it
     try:
@@ -514,6 +529,9 @@ def read_map_usage(directory: Path) -> tuple[int, int]:
 
 def _open_environment(directory: Path, **options: Any) -> lmdb.Environment:
     """Open LMDB's files; raises StoreBroken for what is no database, or can't be read."""
+    short = find_missing_end(directory)
+    if short is not None:
+        raise StoreTruncated(directory, short.expected_bytes, short.got_bytes)
     try:
         return lmdb.open(str(directory), **options)
     except lmdb.Error as error:

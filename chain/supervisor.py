@@ -26,10 +26,13 @@ from types import FrameType
 from typing import Any
 
 from chain.child import HALTED, NUM_TAIL_LINES, Child, ChildFailed
+from chain.documents import BrokenFile
 from chain.home import (
+    CONFIG_STEP,
     Addresses,
     AddressInUse,
     AppAheadOfCore,
+    AppBelowBase,
     HomeNotWritable,
     Listening,
     check_agreement,
@@ -66,6 +69,10 @@ _MAX_UNIX_PATH_BYTES = 100
 """A Unix socket's path has at most 107 bytes on Linux, 103 elsewhere."""
 _APP_AHEAD = re.compile(r"app block height \((\d+)\) is higher than core \((\d+)\)")
 """What CometBFT says when the application is ahead."""
+_APP_BELOW_BASE = re.compile(r"app block height \((\d+)\) is too far below block store base \((\d+)\)")
+"""What it says when the application lacks blocks that were pruned."""
+_BAD_CONFIG = re.compile(r"(?:error decoding '\S+': .*|error in config file: .*)", re.IGNORECASE)
+"""What it says when config.toml is TOML and has a value that can't be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +250,7 @@ class Supervisor:
                 child.stop()
         self._core = self._app = None
         if core is not None:
-            _check_app_ahead(core, self._plan.home)
+            _check_refusal(core, self._plan.home)
         self._count_restart(ended, reason)
         seconds = self._consensus_pause.count(now)
         self._consensus_due = now + seconds
@@ -311,10 +318,15 @@ def _find_halt(lines: str) -> str:
     return next((line.partition(HALTED)[2].strip() for line in lines.splitlines() if HALTED in line), "")[:200]
 
 
-def _check_app_ahead(core: Child, home: Path) -> None:
-    match = _APP_AHEAD.search(core.read_tail(NUM_TAIL_LINES))
-    if match is not None:
+def _check_refusal(core: Child, home: Path) -> None:
+    """Raise what no restart will mend, in words of ours."""
+    tail = core.read_tail(NUM_TAIL_LINES)
+    if (match := _APP_AHEAD.search(tail)) is not None:
         raise AppAheadOfCore(home, int(match[2]), int(match[1]))
+    if (match := _APP_BELOW_BASE.search(tail)) is not None:
+        raise AppBelowBase(home, int(match[2]), int(match[1]))
+    if (match := _BAD_CONFIG.search(tail)) is not None:
+        raise BrokenFile(home / "config" / "config.toml", ValueError(match[0].strip()), CONFIG_STEP)
 
 
 def _choose_addresses(home: Path) -> Addresses:

@@ -1,4 +1,4 @@
-"""``chain-node init``, ``testnet`` and ``reset``: the homes of a new chain."""
+"""``chain-node init`` and ``testnet``: the homes of a new chain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chain.cometbft import Timing
 from chain.commands.options import DEFAULT_HOME, FIRST_PORT, Home, Json, make_chain_id
 from chain.core.errors import InvalidGenesis
 from chain.core.genesis import DEFAULT_BASE_FEE_WEI, DEFAULT_GAS_LIMIT, parse_genesis
-from chain.home import Addresses, compute_evm_chain_id, create_network, hold_home, load_chain_id, reset_home
+from chain.home import Addresses, compute_evm_chain_id, create_network
 from chain.ports import find_free_ports
 from chain.settings import NodeSettings, save_settings
 
@@ -82,19 +82,6 @@ def init_network(
         settings=_make_settings(snapshot_interval, retain_blocks),
         json_output=json_output,
     )
-
-
-def reset(
-    home: Home = DEFAULT_HOME,
-    chain_id: Annotated[str, typer.Option(help="The new CometBFT chain id; by default a random one.")] = "",
-    json_output: Json = False,
-) -> None:
-    """Forget all blocks and start a new chain with the same keys and first balances."""
-    new_id = chain_id or make_chain_id()
-    load_chain_id(home)
-    with hold_home(home):
-        reset_home(home, chain_id=new_id, time=datetime.now(UTC))
-    print(json.dumps({"chain_id": new_id}) if json_output else f"{home} will start chain {new_id} from block 0")
 
 
 def _initialise(

@@ -34,6 +34,7 @@ def start(
     """Run application, CometBFT and JSON-RPC until SIGTERM or Ctrl-C."""
     configure_logging()
     host, port = parse_address(rpc_listen)
+    load_settings(home)  # the application reads them too, and would only say so after five restarts
     cometbft = find_cometbft(os.environ.get("COMETBFT_BIN"), ROOT)
     plan = NodePlan(home=home, cometbft=cometbft, rpc_host=host, rpc_port=port, fault=fault)
     supervisor = Supervisor(plan)

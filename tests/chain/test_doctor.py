@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -129,7 +131,53 @@ def test_map_nearly_full_and_no_database(home: Path) -> None:
     (home / "app" / "data.mdb").write_bytes(b"nonsense" * 4096)
     (found,) = check_database(home)
     assert "can't be read" in found.what
-    assert found.next_step == f"remove {home}/app: the blocks are replayed"
+    assert found.next_step.startswith(f"remove {home}/app: the blocks are replayed")
+    assert "reset --state --server" in found.next_step, "where old blocks were pruned"
+
+
+@pytest.mark.parametrize("size", [0, 4096, 8192, 8200, 50_000])
+def test_a_database_whose_end_is_missing_is_named(home: Path, app_state: dict[str, Any], size: int) -> None:
+    """Whoever maps such a file and reads beyond its end is killed by the kernel (SIGBUS)."""
+    store = Store(home / "app")
+    Driver(ChainApplication(store, CONTRACTS, process_system_genesis), app_state).init_chain()
+    store.close()
+    path = home / "app" / "data.mdb"
+    whole = path.stat().st_size
+    assert [each.level for each in check_database(home)] == [Level.OK]
+    os.truncate(path, size)
+    (found,) = check_database(home)
+    if size == 0:
+        assert found.what == "none yet: the first start makes it", "LMDB itself begins with an empty file"
+        return
+    assert f"has {size:,} bytes, expected {whole:,}" in found.what
+    for command in ("start", "status"):
+        environment = {**os.environ, "COMETBFT_BIN": sys.executable}
+        ended = subprocess.run(
+            [sys.executable, "-m", "chain.cli", command, "--home", str(home)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+        assert ended.returncode == 1, "not by a signal"
+        assert f"its end is missing\nnext:  remove {home}/app" in ended.stderr
+
+
+def test_a_file_that_lacks_only_what_nobody_reads_is_whole(home: Path, app_state: dict[str, Any]) -> None:
+    """LMDB doesn't write pages at the end that it has given back in the same transaction."""
+    store = Store(home / "app")
+    Driver(ChainApplication(store, CONTRACTS, process_system_genesis), app_state).init_chain()
+    store._reading.abort()
+    with store._env.begin(write=True) as transaction:
+        for index in range(64):
+            transaction.put(b"%d" % index, bytes(1000), db=store._databases[b"state"])
+        for index in range(64):
+            transaction.delete(b"%d" % index, db=store._databases[b"state"])
+    last_page = store._env.info()["last_pgno"]
+    store._begin_reading()
+    store.close()
+    assert (home / "app" / "data.mdb").stat().st_size < (last_page + 1) * 4096
+    assert [each.level for each in check_database(home)] == [Level.OK]
 
 
 def _fill(store: Store) -> None:

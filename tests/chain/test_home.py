@@ -18,9 +18,21 @@ from typer.testing import CliRunner
 
 from chain import home as module
 from chain.cli import app
-from chain.cometbft import CometBftMissing, Timing, find_cometbft
+from chain.cometbft import SIGNED_NAME, CometBftMissing, StateSyncSource, Timing, find_cometbft, load_signed_height
 from chain.core.errors import InvalidGenesis
-from chain.home import Addresses, HomeExists, HomeMissing, compute_evm_chain_id, create_network, load_addresses
+from chain.documents import BrokenFile
+from chain.home import (
+    Addresses,
+    HomeExists,
+    HomeMissing,
+    NodeRuns,
+    compute_evm_chain_id,
+    create_network,
+    hold_home,
+    load_addresses,
+)
+from chain.resetting import NowhereElse, ValidatorsReset, reset_home, reset_state
+from chain.settings import InvalidSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,7 +91,7 @@ def test_reset_starts_another_chain_with_the_same_keys(tmp_path: Path) -> None:
     (home / "config" / "genesis.json").write_text(json.dumps(genesis))
     (home / "app").mkdir()
     (home / "data" / "blockstore.db").mkdir()
-    module.reset_home(home, chain_id="next", time=datetime.now(UTC))
+    reset_home(home, chain_id="next", time=datetime.now(UTC))
     renewed = module.load_genesis(home)
     assert renewed["chain_id"] == "next"
     assert renewed["app_state"]["evmChainId"] == compute_evm_chain_id("next") != compute_evm_chain_id("net")
@@ -87,6 +99,78 @@ def test_reset_starts_another_chain_with_the_same_keys(tmp_path: Path) -> None:
     assert (home / "config" / "priv_validator_key.json").read_text() == key
     assert not (home / "app").exists()
     assert [path.name for path in (home / "data").iterdir()] == ["priv_validator_state.json"]
+
+
+def test_reset_of_the_state_keeps_what_the_key_has_signed(tmp_path: Path) -> None:
+    home = _create(tmp_path, 4)[0]
+    (home / "data" / SIGNED_NAME).write_text('{"height": "41", "round": 0, "step": 3}')
+    for name in ("app", "snapshots", "data/blockstore.db", "data/cs.wal"):
+        (home / name).mkdir()
+    (home / "data" / "state.db").write_text("x")
+    kept = {path: path.read_bytes() for path in (home / "config").iterdir()}
+    with pytest.raises(ValidatorsReset, match="has 4 validators"):
+        reset_home(home, chain_id="next", time=datetime.now(UTC))
+    assert (home / "app").exists(), "a refusal changes nothing"
+    assert reset_state(home, source=None, is_forgetting_signatures=False) == 41
+    assert [path.name for path in (home / "data").iterdir()] == [SIGNED_NAME]
+    assert load_signed_height(home) == 41
+    assert sorted(path.name for path in home.iterdir()) == ["config", "data"]
+    assert {path: path.read_bytes() for path in (home / "config").iterdir()} == kept
+    assert reset_state(home, source=None, is_forgetting_signatures=True) == 0
+    assert load_signed_height(home) == 0
+
+
+def test_reset_of_the_state_may_take_a_snapshot_of_others(tmp_path: Path) -> None:
+    home = _create(tmp_path, 2)[0]
+    path = home / "config" / "config.toml"
+    path.write_text(path.read_text() + '[statesync]\nenable = false\nrpc_servers = "old"\n[fastsync]\nown = 1\n')
+    source = StateSyncSource(rpc_servers=("http://a:1", "http://b:1"), trust_height=7, trust_hash="AB")
+    reset_state(home, source=source, is_forgetting_signatures=False)
+    document = tomllib.loads(path.read_text())
+    assert document["statesync"]["rpc_servers"] == "http://a:1,http://b:1"
+    assert (document["statesync"]["enable"], document["statesync"]["trust_height"]) == (True, 7)
+    assert document["fastsync"] == {"own": 1}
+    assert document["p2p"]["persistent_peers"] != ""
+
+
+def test_invalid_resets_of_the_state(tmp_path: Path) -> None:
+    (home,) = _create(tmp_path, 1)
+    (home / "app").mkdir()
+    with pytest.raises(NowhereElse, match="only validator"):
+        reset_state(home, source=None, is_forgetting_signatures=False)
+    other = _create(tmp_path / "more", 4)[0]
+    (other / "app").mkdir()
+    (other / "data" / "blockstore.db").mkdir()
+    (other / "data" / SIGNED_NAME).unlink()
+    with pytest.raises(BrokenFile, match=r"put back the newest copy"):
+        reset_state(other, source=None, is_forgetting_signatures=False)
+    for each in (home, other):
+        assert (each / "app").exists(), "a refusal changes nothing"
+    for options in (["--unsafe"], ["--server", "http://127.0.0.1:1"], ["--state", "--chain-id", "x"]):
+        assert CliRunner().invoke(app, ["reset", "--home", str(home), *options]).exit_code == 2
+    with hold_home(other):
+        held = CliRunner().invoke(app, ["reset", "--home", str(other), "--state", "--unsafe"])
+    assert isinstance(held.exception, NodeRuns)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("retain_blocks = 0\nsnapshot_interval_blocks 7\n", "line 2: 'snapshot_interval_blocks 7' is no TOML"),
+        ("# mine\n\nretain_blocks = 'x'\n", "line 3: retain_blocks is 'x', expected an integer"),
+        ("retain_bloks = 1\n", "line 1: unknown key 'retain_bloks', did you mean retain_blocks?"),
+        ("\nretain_blocks = 7\n", "line 2: retain_blocks is 7, expected 0 or at least 100"),
+        ("num_snapshots_kept = 0", "line 1: num_snapshots_kept is 0, expected at least 1"),
+    ],
+)
+def test_start_names_the_line_of_junk_settings_at_once(tmp_path: Path, text: str, said: str) -> None:
+    (home,) = _create(tmp_path, 1)
+    path = home / "config" / "app.toml"
+    path.write_text(text)
+    result = CliRunner().invoke(app, ["start", "--home", str(home)], env={"COMETBFT_BIN": sys.executable})
+    assert isinstance(result.exception, InvalidSettings)
+    assert str(result.exception).startswith(f"{path}, {said}")
+    assert not (home / "logs").exists(), "nothing was started"
 
 
 def test_missing_binary_names_three_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

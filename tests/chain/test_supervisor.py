@@ -14,7 +14,8 @@ import pytest
 
 from chain import supervisor
 from chain.child import Child, ChildFailed
-from chain.home import HomeNotWritable, NodeRuns, find_supervisor, hold_home
+from chain.documents import BrokenFile
+from chain.home import AppAheadOfCore, AppBelowBase, HomeError, HomeNotWritable, NodeRuns, find_supervisor, hold_home
 from chain.node_log import NodeLog
 from chain.supervisor import NodePlan, Pause, Supervisor
 from contracts.bindings.failures import describe_failure
@@ -64,6 +65,27 @@ def test_consensus_that_dies_for_ever_is_given_up(tmp_path: Path) -> None:
         "error: disk full, next: free some",
         f"next:  read {tmp_path}/logs/node.log; `chain-node doctor --home {tmp_path}` looks for the usual causes",
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("error during handshake: app block height (9) is higher than core (4)", AppAheadOfCore),
+        ("error on replay: app block height (0) is too far below block store base (24)", AppBelowBase),
+        ("* error decoding 'consensus.timeout_propose': time: invalid duration \"abc\"", BrokenFile),
+        ("ERROR: error in config file: error in [p2p] section: send_rate can't be negative", BrokenFile),
+    ],
+)
+def test_what_no_restart_mends_ends_the_node_at_once(tmp_path: Path, said: str, expected: type[HomeError]) -> None:
+    """As CometBFT v0.38.25 says it."""
+    node: Any = _make(tmp_path)
+    node._app = None
+    node_log = NodeLog(tmp_path / "log")
+    node._core = Child("cometbft", [sys.executable, "-c", f"print({said!r}); exit(1)"], node_log)
+    node._core._process.wait(10)
+    with pytest.raises(expected, match=r"; next: "):
+        node._restart_what_ended()
+    node_log.close()
 
 
 def test_consensus_is_restarted_at_growing_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,6 +111,16 @@ def test_one_lineage_whatever_breaks(network: Network, alice: Any, tmp_path: Pat
     grow(nodes)
     sender.send(lost)
 
+    network.kill(3)
+    command = [sys.executable, "-m", "chain.cli", "reset", "--state", "--json", "--home", str(lost.home)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+    assert json.loads(done.stdout)["signed_height"] > behind, "its key signs nothing that it has signed before"
+    assert not (lost.home / "app").exists()
+    network.start([3])
+    grow(nodes)
+    sender.send(lost)
+    wait_until(lambda: signs(nodes[0], network.keys[3].validator_address), "it signs again")
+
     accuse(nodes[0], nodes[2])
     address = bytes.fromhex(network.keys[2].validator_address)
     wait_until(lambda: read_validator(nodes[0], address)["jailedUntil"], "the double sign is punished")
@@ -147,6 +157,12 @@ def test_one_lineage_whatever_breaks(network: Network, alice: Any, tmp_path: Pat
             assert node.find(raw) is not None
     for node in [*nodes[:4], fifth]:
         assert node.stop() == 0
+
+
+def signs(node: Node, address: str) -> bool:
+    """Say whether a validator's vote is in the newest commit."""
+    signatures = node.call("commit")["signed_header"]["commit"]["signatures"]
+    return address in {each["validator_address"] for each in signatures if each["block_id_flag"] == 2}
 
 
 def check_verified_reads(node: Node, alice: Any, rpc_url: str, *, num_sent: int) -> None:
