@@ -10,52 +10,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from training.core.canonical import CanonicalState, check_root
+from training.core.canonical import CanonicalState
 from training.core.errors import UnknownUpdateError, VersionMismatchError
 from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
 from training.core.recipe import Recipe
 from training.core.settle import Settlement
-from training.data.corpus import Corpus, check_size
+from training.data.corpus import Corpus
 from training.group.cutting import plan_stages
 from training.group.processes import GroupProcesses, plan_processes
 from training.group.shape import GroupConfig, choose_micro_batches
 from training.group.stage import StageConfig, StageWorker
-from training.local import InFlight, LocalWorker
+from training.group.worker import GroupWorker
+from training.local import InFlight
 
 
-class PipelineWorker(LocalWorker):
+class PipelineWorker(GroupWorker):
     """One worker, its layers over several processes."""
 
-    def __init__(
+    def _open(
         self,
         recipe: Recipe,
-        canonical: CanonicalState,
-        version: int,
         member: bytes,
-        device: str | torch.device = "cpu",
-        *,
-        corpus: Corpus,
+        device: torch.device,
         group: GroupConfig,
-        agreed_root: bytes | None = None,
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None,
     ) -> None:
-        """Start the stages at ``version`` of the agreed state; on CUDA, each takes a device of its own in a row.
-
-        Raises what `LocalWorker` raises, `StageCountError`, `DeviceCountError` and `RecipeValueError`.
-        """
-        if agreed_root is not None:
-            check_root(canonical, agreed_root, f"the state at version {version}")
-        check_size(corpus, recipe.model.context)
-        self._recipe, self._canonical, self._version = recipe, canonical, version
-        self._member, self._corpus = member, corpus
-        self._in_flight: dict[int, InFlight] = {}
-        self._data_round, self._data_steps, self._num_members = -1, 0, 1
-        self._spectra = {}
         self._stages = plan_stages(recipe, group.num_stages)
         config = StageConfig(
             recipe=recipe,
@@ -66,24 +49,15 @@ class PipelineWorker(LocalWorker):
         configs = plan_processes(group, device)
         self._processes = GroupProcesses("stage", partial(StageWorker, config), configs, on_end)
         self._inner = _PipelineLoop(self._processes, torch.device(configs[0].device))  # type: ignore[assignment]
-        try:
-            self._ask("start", [(self._part(names, names), version) for names in self._stages])
-        except BaseException:
-            self.close()
-            raise
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Return the stages' process ids."""
-        return self._processes.pids
-
-    def close(self) -> None:
-        """End the stages; idempotent."""
-        self._processes.close()
-
-    def check(self) -> None:
-        """Raise `GroupEndedError` where a stage has ended unasked."""
-        self._processes.check()
+    def _begin(self, recipe: Recipe, canonical: CanonicalState, version: int, member: bytes, corpus: Corpus) -> None:
+        """Keep what the parent keeps, and let each stage place its weights."""
+        self._recipe, self._canonical, self._version = recipe, canonical, version
+        self._member, self._corpus = member, corpus
+        self._in_flight: dict[int, InFlight] = {}
+        self._data_round, self._data_steps, self._num_members = -1, 0, 1
+        self._spectra = {}
+        self._ask("start", [(self._part(names, names), version) for names in self._stages])
 
     def send(self, round_index: int, *, rank: int) -> bytes:
         """Let each stage compress its tensors of the fragment, and join the parts; see `LocalWorker.send`.
@@ -126,28 +100,6 @@ class PipelineWorker(LocalWorker):
         parts = _cut(payload, plan, self._stages)
         self._ask("adopt_part", [(round_index, part, rank) for part in parts])
         self._in_flight[round_index] = InFlight(payload=payload, units={}, num_members=self._num_members)
-
-    @classmethod
-    def load(  # type: ignore[override]
-        cls,
-        path: Path,
-        recipe: Recipe,
-        member: bytes,
-        device: str | torch.device = "cpu",
-        *,
-        corpus: Corpus,
-        group: GroupConfig,
-        on_end: Callable[[], None] | None = None,
-    ) -> PipelineWorker:
-        """Restore what any shape of worker saved; see `LocalWorker.load`."""
-        canonical, version, tensors, about = cls.read_saved(path, recipe, member)
-        worker = cls(recipe, canonical, version, member, device, corpus=corpus, group=group, on_end=on_end)
-        try:
-            worker._restore(tensors, about)
-        except BaseException:
-            worker.close()
-            raise
-        return worker
 
     def _ask(self, order: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return self._processes.ask(order, arguments)

@@ -18,82 +18,37 @@ from typing import Any
 
 import torch
 
-from training.core.canonical import CanonicalState, check_root
+from training.core.canonical import CanonicalState
 from training.core.layout import build_layout
 from training.core.recipe import Recipe
 from training.data.corpus import Corpus
 from training.group.processes import GroupProcesses, plan_processes
-from training.group.shape import GroupConfig, check_shape
+from training.group.shape import GroupConfig
 from training.group.shard import WEIGHTS, ShardConfig, ShardWorker, map_exchange
+from training.group.worker import GroupWorker
 from training.local import LocalWorker
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class ShardedWorker(LocalWorker):
+class ShardedWorker(GroupWorker):
     """One worker, each of its weights over several processes."""
 
-    def __init__(
+    def _open(
         self,
         recipe: Recipe,
-        canonical: CanonicalState,
-        version: int,
         member: bytes,
-        device: str | torch.device = "cpu",
-        *,
-        corpus: Corpus,
+        device: torch.device,
         group: GroupConfig,
-        agreed_root: bytes | None = None,
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[], None] | None,
     ) -> None:
-        """Start the shards at ``version`` of the agreed state; on CUDA, each takes a device of its own in a row.
-
-        Raises what `LocalWorker` raises, `ShardCountError` and `DeviceCountError`.
-        """
-        if agreed_root is not None:  # before any process is started
-            check_root(canonical, agreed_root, f"the state at version {version}")
-        check_shape(recipe, group)
         self._shards = ShardedLoop(recipe, device, group, on_end)
-        try:
-            super().__init__(recipe, canonical, version, member, device, corpus=corpus, inner=self._shards)  # type: ignore[arg-type]
-        except BaseException:
-            self.close()
-            raise
+        self._processes = self._shards.processes
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Return the shards' process ids."""
-        return self._shards.processes.pids
-
-    def close(self) -> None:
-        """End the shards; idempotent."""
-        self._shards.close()
-
-    def check(self) -> None:
-        """Raise `GroupEndedError` where a shard has ended unasked."""
-        self._shards.processes.check()
-
-    @classmethod
-    def load(  # type: ignore[override]
-        cls,
-        path: Path,
-        recipe: Recipe,
-        member: bytes,
-        device: str | torch.device = "cpu",
-        *,
-        corpus: Corpus,
-        group: GroupConfig,
-        on_end: Callable[[], None] | None = None,
-    ) -> ShardedWorker:
-        """Restore what any shape of worker saved; see `LocalWorker.load`."""
-        canonical, version, tensors, about = cls.read_saved(path, recipe, member)
-        worker = cls(recipe, canonical, version, member, device, corpus=corpus, group=group, on_end=on_end)
-        try:
-            worker._restore(tensors, about)
-        except BaseException:
-            worker.close()
-            raise
-        return worker
+    def _begin(self, recipe: Recipe, canonical: CanonicalState, version: int, member: bytes, corpus: Corpus) -> None:
+        """Be a whole worker with another inner loop."""
+        shards: Any = self._shards
+        LocalWorker.__init__(self, recipe, canonical, version, member, shards.device, corpus=corpus, inner=shards)
 
 
 class ShardedLoop:
@@ -119,10 +74,6 @@ class ShardedLoop:
                 self.processes.close()
                 raise
         self.weights = SharedWeights(self._exchange, self._show)
-
-    def close(self) -> None:
-        """End the shards; idempotent."""
-        self.processes.close()
 
     def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
         """Do one step, each shard on its part of the batch; they all say the same."""

@@ -24,6 +24,7 @@ from training.evaluation import evaluate_state
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, check_shape, plan_devices
 from training.group.sharded import ShardedWorker
+from training.group.worker import GroupWorker
 from training.inner import Precision
 from training.local import LocalWorker
 from training.memory import check_devices, describe_needs, plan_needs, read_free_bytes
@@ -62,7 +63,7 @@ class EngineRules:
         self._precision = choose_precision(precision, self._device)
         self._group = None if group is None else replace(group, precision=self._precision)
         self._on_end = on_end
-        self._engine: PipelineWorker | ShardedWorker | None = None
+        self._engine: GroupWorker | None = None
         shape = GroupConfig() if group is None else group
         check_shape(self.recipe, shape)
         devices = plan_devices(self._device, shape.num_processes, torch.cuda.device_count())
@@ -199,7 +200,7 @@ class EngineRules:
         return device
 
     @staticmethod
-    def _kind(group: GroupConfig) -> type[PipelineWorker] | type[ShardedWorker]:
+    def _kind(group: GroupConfig) -> type[GroupWorker]:
         return ShardedWorker if group.num_shards > 1 else PipelineWorker
 
 
