@@ -47,6 +47,10 @@ MIN_TRANSACTION_BYTES = 64
 """None is shorter: its signature alone is that long."""
 TRANSFER_GAS = 21_000
 """None needs less."""
+MAX_EXPECTED_SHARE = 8
+"""No transaction is expected to use more than an eighth of a block, whatever it names and others like it used: else a
+fresh contract, or one that used a whole block once, would keep others out of blocks that it leaves empty.  What really
+uses more leaves those behind it without room (BlockGasExhausted): they wait for the next block, and it has paid."""
 MAX_NOOPS = 100
 """Dead transactions in one proposal: they cost bytes, no execution."""
 
@@ -223,6 +227,8 @@ class TransactionQueue:
         accounts: dict[Address, _Budget] = {}
         dead: list[Transaction] = []
         chosen: list[bytes] = []
+        most_gas = max(gas_limit // MAX_EXPECTED_SHARE, TRANSFER_GAS)
+        most_work = evm_gas_limit // MAX_EXPECTED_SHARE
         for arrived in self._iterate(mempool):
             sender = arrived.sender
             budget = accounts.get(sender)
@@ -246,8 +252,8 @@ class TransactionQueue:
             budget.next_nonce = Nonce(budget.next_nonce + 1)
             budget.balance -= cost
             max_bytes -= size
-            gas_limit -= read_gas(following)
-            evm_gas_limit -= evm_work
+            gas_limit -= min(read_gas(following), most_gas)
+            evm_gas_limit -= min(evm_work, most_work)
             chosen.append(following.raw)
         for transaction in dead[:MAX_NOOPS]:
             max_bytes -= compute_proto_bytes(transaction.raw)

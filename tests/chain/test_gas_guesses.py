@@ -9,15 +9,21 @@ from typing import Any
 
 import pytest
 from abci_driver import Driver
-from conftest import BOB, COUNTER
+from conftest import BOB, COUNTER, Signer
 
 from chain.abci.application import ChainApplication
 from chain.abci.gas_guesses import MAX_KEYS, GasGuesses
-from chain.core.genesis import process_genesis
+from chain.core.evm.gas import EVM_BLOCK_GAS
+from chain.core.evm.layout import set_code
+from chain.core.genesis import Genesis, process_genesis
+from chain.core.state import Overlay
 from chain.core.types import Address
 from chain.store import Store
+from chain.system import CONTRACTS, process_system_genesis
 
 BLOCK_GAS = 60_000_000
+LOOPS_WHEN_TOLD = bytes.fromhex("3660055700" + "5b600556")
+"""CALLDATASIZE PUSH1 5 JUMPI STOP; JUMPDEST PUSH1 5 JUMP."""
 
 
 @pytest.fixture
@@ -53,6 +59,46 @@ def test_calls_and_creations_are_expected_to_use_what_they_used(driver: Driver, 
         driver.block([*greedy[1:], *modest])
         driver.block(driver.prepare([]))
         assert driver.query("/queue").value == bytes(8)
+
+
+def test_a_fresh_sender_and_a_fresh_contract_keep_nobody_out(tmp_path: Path, app_state: dict[str, Any]) -> None:
+    """Calls with the whole meter of the EVM that use next to nothing, none like another: one runs a block, and others
+    run beside it; so also for a contract that used all of a block once."""
+    strangers = [Signer(bytes([0x30 + number]) * 32) for number in range(6)]
+    modest = Signer(b"\x29" * 32)
+    fresh = [Address(bytes([0x40 + number]) * 20) for number in range(3)]
+    store = Store(tmp_path)
+
+    def write_genesis(state: Overlay, genesis: Genesis) -> None:
+        process_system_genesis(state, genesis)
+        for contract in fresh:
+            set_code(state, contract, LOOPS_WHEN_TOLD)
+
+    def call(signer: Signer, nonce: int, contract: Address, *, gas: int, is_looping: bool = False) -> bytes:
+        return signer.raw(nonce, to=contract, value=0, gas=gas, data=b"\x01" if is_looping else b"")
+
+    alloc = {"0x" + each.address.hex(): str(10**20) for each in (*strangers, modest)}
+    driver = Driver(ChainApplication(store, CONTRACTS, write_genesis), {**app_state, "alloc": alloc})
+    driver.init_chain()
+    whole = EVM_BLOCK_GAS + 21_000
+    greedy = [call(signer, 0, contract, gas=whole) for signer, contract in zip(strangers, fresh, strict=False)]
+    small = [call(modest, nonce, fresh[0], gas=100_000) for nonce in range(5)]
+    for raw in greedy + small:
+        assert driver.check(raw).code == 0
+    assert driver.prepare([]) == [greedy[0], *small]
+    assert {result.code for result in driver.block([greedy[0], *small]).tx_results} == {0}
+    for raw in greedy[1:]:
+        driver.block([raw])
+
+    (burnt,) = driver.block([call(strangers[3], 0, fresh[0], gas=whole, is_looping=True)]).tx_results
+    assert burnt.gas_used == whole, "it ran until all was used"
+    greedy = [call(signer, 0, fresh[0], gas=whole) for signer in strangers[4:]]
+    small = [call(modest, nonce, fresh[1], gas=100_000) for nonce in range(5, 10)]
+    for raw in greedy + small:
+        assert driver.check(raw).code == 0
+    assert driver.prepare([]) == [greedy[0], *small]
+    assert {result.code for result in driver.block([greedy[0], *small]).tx_results} == {0}
+    store.close()
 
 
 def test_the_closest_likeness_counts(alice: Any) -> None:

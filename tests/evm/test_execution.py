@@ -139,7 +139,7 @@ def test_the_meter_counts_work_and_a_write_is_little_of_it(chain: Chain, rules: 
 
 def test_a_proposal_keeps_to_the_meter(chain: Chain) -> None:
     queue = TransactionQueue()
-    transactions = [decode_transaction(chain.sign(b"\x70" * 20, gas=100_000, nonce=n), CHAIN_ID) for n in range(5)]
+    transactions = [decode_transaction(chain.sign(b"\x70" * 20, gas=40_000, nonce=n), CHAIN_ID) for n in range(12)]
     for transaction in transactions:
         queue.admit(transaction, chain.nonce, Amount(10**24), Height(1))  # type: ignore[arg-type]
     chosen = queue.plan_proposal(
@@ -148,10 +148,10 @@ def test_a_proposal_keeps_to_the_meter(chain: Chain) -> None:
         max_bytes=10**6,
         gas_limit=30_000_000,
         height=Height(1),
-        evm_gas_limit=250_000,
+        evm_gas_limit=200_000,
         read_evm_gas=lambda transaction: (transaction.gas_limit - 21_000,) * 2,
     )
-    assert chosen == [transaction.raw for transaction in transactions[:3]]
+    assert chosen == [transaction.raw for transaction in transactions[:10]]
 
 
 @pytest.mark.parametrize("gas", [EVM_BLOCK_GAS, 10**12])
