@@ -17,6 +17,10 @@ from chain.core.types import Address, Amount, Hash, Height
 BLOOM_BYTES = 256
 EMPTY_UNCLES_HASH = keccak256(rlp.encode([]))
 """sha3Uncles of every block."""
+LEGACY_FROM = 0xC0
+"""First byte of a legacy transaction, an RLP list; below it is an EIP-2718 type."""
+STRING_BASE, LIST_BASE = 0x80, 0xC0
+"""Of RLP lengths."""
 EXTRA_DATA = b"archipelago"
 """At most 32 bytes, or clients refuse the block."""
 
@@ -63,6 +67,22 @@ def encode_header(block: Block) -> bytes:
     )
 
 
+def compute_body_bytes(transactions: Iterable[bytes]) -> int:
+    """Return the size of raw transactions in a block's body: typed ones stand there as RLP strings (EIP-2718)."""
+    total = 0
+    for raw in transactions:
+        is_typed = raw[0] < LEGACY_FROM
+        total += len(raw) + (len(rlp.encode_header(STRING_BASE, len(raw))) if is_typed else 0)
+    return total
+
+
+def compute_block_bytes(block: Block) -> int:
+    """Return the size of a block as Ethereum has it: the RLP of header, transactions and no uncles."""
+    body = len(rlp.encode_header(LIST_BASE, block.size_bytes)) + block.size_bytes
+    payload = len(encode_header(block)) + body + len(rlp.encode([]))
+    return len(rlp.encode_header(LIST_BASE, payload)) + payload
+
+
 def seal_block(
     *,
     height: Height,
@@ -77,7 +97,10 @@ def seal_block(
     block_logs: Sequence[Log],
     size_bytes: int,
 ) -> Block:
-    """Make the block of what was executed; ``block_logs`` are all its logs, those of timers included."""
+    """Make the block of what was executed; ``block_logs`` are all its logs, those of timers included.
+
+    ``size_bytes`` is that of its transactions (``compute_body_bytes``).
+    """
     hashes = tuple(receipt.transaction for receipt in receipts)
     unsealed = Block(
         height=height,

@@ -121,4 +121,4 @@ class Block:
     transactions: tuple[Hash, ...]
     """Hashes, in order; those refused before execution are left out."""
     size_bytes: int
-    """Sum of the raw transactions."""
+    """Of its transactions as they stand in a block's RLP (``blocks.compute_body_bytes``)."""

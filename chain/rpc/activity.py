@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from chain.core.abi.codec import SELECTOR_BYTES, AbiDecodingError
+from chain.core.blocks import compute_block_bytes
 from chain.core.contracts.registry import CODECS
 from chain.core.evm.addresses import compute_create_address
 from chain.core.records import Block, Log, Receipt, Transaction
@@ -83,7 +84,7 @@ def describe_block(snapshot: Snapshot, height: int) -> dict[str, Any] | None:
         "proposer": hex_data(block.proposer),
         "gasUsed": block.gas_used,
         "gasLimit": block.gas_limit,
-        "sizeBytes": block.size_bytes,
+        "sizeBytes": compute_block_bytes(block),
         "numTransactions": len(block.transactions),
         "transactions": list_transactions(snapshot, block, MAX_BLOCK_TRANSACTIONS),
         "timerEvents": [describe_log(log) for log in snapshot.timer_logs(height)],

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chain.core.blocks import EMPTY_UNCLES_HASH, EXTRA_DATA, compute_bloom
+from chain.core.blocks import EMPTY_UNCLES_HASH, EXTRA_DATA, compute_block_bytes, compute_bloom
 from chain.core.evm.addresses import compute_create_address
 from chain.core.records import AccessList, Block, Log, Receipt, Transaction
 from chain.rpc.values import hex_data, quantity
@@ -80,7 +80,7 @@ def view_block(snapshot: Snapshot, block: Block, *, is_full: bool) -> dict[str, 
         "miner": hex_data(block.proposer),
         "difficulty": quantity(0),
         "extraData": hex_data(EXTRA_DATA),
-        "size": quantity(block.size_bytes),
+        "size": quantity(compute_block_bytes(block)),
         "gasLimit": quantity(block.gas_limit),
         "gasUsed": quantity(block.gas_used),
         "timestamp": quantity(block.time_seconds),

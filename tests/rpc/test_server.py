@@ -11,6 +11,7 @@ import urllib.request
 from typing import Any
 
 import pytest
+import rlp as oracle_rlp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from eth_account import Account
 from eth_utils.address import to_checksum_address
@@ -113,6 +114,12 @@ def test_quantities_have_no_leading_zeros(solo: Any) -> None:
 def test_blocks_chain_from_genesis_and_hash_to_their_header(solo: Any) -> None:
     """Case 51."""
     solo.chain.mine(3)
+    types: set[int] = set()
+    sender = Account.create()
+    solo.faucet.transfer(sender.address, 10**18)
+    fields = {"to": sender.address, "value": 1, "gas": 21_000, "gasPrice": 2 * 10**9, "nonce": 0}
+    legacy = sender.sign_transaction({**fields, "chainId": solo.client.chain_id()})
+    assert "result" in call(solo.url, "eth_sendRawTransaction", legacy.raw_transaction.to_0x_hex())
     newest = int(call(solo.url, "eth_blockNumber")["result"], 16)
     parent = "0x" + "00" * 32
     for height in range(newest + 1):
@@ -128,6 +135,13 @@ def test_blocks_chain_from_genesis_and_hash_to_their_header(solo: Any) -> None:
         header += [bytes.fromhex(block[name][2:]) for name in ("extraData", "mixHash", "nonce")]
         header.append(rlp.encode_integer(int(block["baseFeePerGas"], 16)))
         assert keccak256(rlp.encode(header)).hex() == block["hash"][2:]
+        with solo.chain.lock:
+            stored = [solo.chain.store.committed.transaction(bytes.fromhex(each[2:])) for each in block["transactions"]]
+        raws = [found[0].raw for found in stored]
+        body = [raw if raw[0] < 0xC0 else oracle_rlp.decode(raw) for raw in raws]
+        assert int(block["size"], 16) == len(oracle_rlp.encode([header, body, []])) > 500
+        types |= {min(raw[0], 0xC0) for raw in raws}
+    assert {2, 0xC0} <= types, "typed transactions and a legacy one were counted"
 
 
 def test_every_tag_names_the_newest_block_and_earliest_the_first(solo: Any) -> None:
@@ -268,7 +282,7 @@ def test_pending_nonce_counts_the_queue_and_latest_does_not(solo: Any) -> None:
     solo.chain.is_automatic = False
     before = solo.client.nonce(solo.faucet.address)
     transaction = {
-        "to": to_checksum_address(NOBODY),
+        "to": sender.address,
         "value": 1,
         "gas": 21_000,
         "maxFeePerGas": 10**10,
@@ -290,7 +304,7 @@ def test_refused_transaction_carries_the_reason_of_the_application(solo: Any) ->
     poor = Account.create()
     signed = poor.sign_transaction(
         {
-            "to": to_checksum_address(NOBODY),
+            "to": sender.address,
             "value": 1,
             "gas": 21_000,
             "maxFeePerGas": 10**10,
