@@ -282,7 +282,7 @@ def test_pending_nonce_counts_the_queue_and_latest_does_not(solo: Any) -> None:
     solo.chain.is_automatic = False
     before = solo.client.nonce(solo.faucet.address)
     transaction = {
-        "to": sender.address,
+        "to": to_checksum_address(NOBODY),
         "value": 1,
         "gas": 21_000,
         "maxFeePerGas": 10**10,
@@ -304,7 +304,7 @@ def test_refused_transaction_carries_the_reason_of_the_application(solo: Any) ->
     poor = Account.create()
     signed = poor.sign_transaction(
         {
-            "to": sender.address,
+            "to": to_checksum_address(NOBODY),
             "value": 1,
             "gas": 21_000,
             "maxFeePerGas": 10**10,
