@@ -12,7 +12,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ SOAK_SECONDS = float(os.environ.get("ARCHIPELAGO_SOAK_SECONDS", "1800"))
 SEED = int(os.environ.get("ARCHIPELAGO_SOAK_SEED", "1"))
 TROUBLE_SECONDS = 4.0
 """How long a perturbation of two lasts."""
+HALVES_SECONDS = 60.0
+"""How long the halves of a network stay apart in the test that is about it."""
 PATIENCE_SECONDS = 240.0
 """For one step to be over: a soak runs beside other work."""
 REPORT_SECONDS = 60.0
@@ -39,25 +41,53 @@ KINDS = ("kill", "kill two", "pause", "pause two", "cut off", "cut in half", "em
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(SOAK_SECONDS + 600)]
 
 
-def test_half_an_hour_of_perturbations(
-    tmp_path: Path, app_state: dict[str, Any], alice: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def network(tmp_path: Path, app_state: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     monkeypatch.setattr(real_node, "DEADLINE_SECONDS", PATIENCE_SECONDS)
     try:
         find_cometbft(os.environ.get("COMETBFT_BIN"), ROOT)
     except CometBftMissing as error:
         pytest.skip(str(error))
-    network = Network(
+    made = Network(
         tmp_path,
         app_state,
         num_validators=4,
         settings=NodeSettings(snapshot_interval_blocks=50),
         timing=Timing(commit_milliseconds=100, propose_milliseconds=500),
     )
-    try:
-        print(soak(network, Sender(alice), tmp_path, SOAK_SECONDS, random.Random(SEED)))
-    finally:
-        network.close()
+    yield made
+    made.close()
+
+
+def test_half_an_hour_of_perturbations(network: Network, alice: Any, tmp_path: Path) -> None:
+    print(soak(network, Sender(alice), tmp_path, SOAK_SECONDS, random.Random(SEED)))
+
+
+def test_halves_that_were_apart_for_a_minute_make_one_chain(network: Network, alice: Any, carol: Any) -> None:
+    """Case 19: each half is sent transactions; neither makes a block, and after the cut all of them are in one chain.
+
+    Rounds without a quorum take ever longer, so it is also measured how soon blocks come again.
+    """
+    nodes = network.nodes
+    network.start(range(4))
+    grow(nodes)
+    network.isolate({2, 3})
+    time.sleep(1)  # the block that was under way
+    sent = [(near, signer.raw(nonce)) for near, signer in ((nodes[0], alice), (nodes[2], carol)) for nonce in range(20)]
+    for near, raw in sent:
+        assert near.send(raw)["code"] == 0
+    network.check_halted(range(4), HALVES_SECONDS)
+    assert all(node.find(raw) is None for node in nodes for _, raw in sent)
+    network.heal()
+    healed = time.monotonic()
+    wait_until(lambda: all(node.find(raw) for node in nodes for _, raw in sent), "executed everywhere")
+    print(
+        f"{len(sent)} transactions of both halves executed {time.monotonic() - healed:.1f} s after the cut was mended"
+    )
+    grow(nodes)
+    assert check_same_chain(nodes) > 0
+    for node in nodes:
+        assert node.stop() == 0
 
 
 def soak(network: Network, sender: Sender, directory: Path, seconds: float, rng: random.Random) -> dict[str, int]:
