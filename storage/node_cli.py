@@ -355,6 +355,13 @@ def _parse_listen(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def _describe_disk(disk: dict[str, Any]) -> list[tuple[str, str]]:
+    if not disk["failures"]:
+        return []
+    times = f"{disk['failures']} failures, the last {disk['last_seconds_ago']} s ago: {disk['last_failure']}"
+    return [("disk", f"{times}; next: see the system's log, then storage-node doctor")]
+
+
 def _print_status(value: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None)
     node, chain, space = value["node"], value["chain"], value["space"]
@@ -369,6 +376,7 @@ def _print_status(value: dict[str, Any]) -> None:
         ("seats", seats or "none"),
         ("used", f"{format_size(used)} of {format_size(capacity)}, {space['num_shards']} shards"),
         ("free on disk", format_size(space["free_disk_bytes"])),
+        *_describe_disk(value["disk"]),
         ("tiers", ", ".join(f"{tier['name']} {format_size(tier['used_bytes'])}" for tier in value["tiers"])),
         ("repair", "{rebuilt} rebuilt, {failed} failed, {losses} losses noticed".format(**value["repair"])),
         ("audits", "{leaves_good} leaves good, {leaves_failed} failed, {liars_named} liars".format(**value["audits"])),

@@ -11,7 +11,7 @@
     |  |- UnknownShard  BlobExpired  RangeNotSatisfiable
     |  |- ShardTooLarge  RootMismatch
     |  |- StoreBusy  UploadInterrupted  ShelfUnavailable
-    |  `- QuotaExceeded  DiskFull  IndexFull
+    |  `- QuotaExceeded  DiskFull  DiskFailed  IndexFull
     |- RebuildFailed             fewer than k other seats have a good shard
     |- MalformedArchive          not an archive of ours, or its base is another one
     |- ChainUnreachable          no --chain URL answers
@@ -259,6 +259,18 @@ class DiskFull(StoreRefusal):
             f"{asked} bytes do not fit: the filesystem has {free} free, of which {floor} stay free; "
             "the operator must free space"
         )
+
+
+class DiskFailed(StoreRefusal):
+    """The medium, or a database on it, fails; what can be read is served on."""
+
+    next_step = "look at the system's log for the disk of the node's home, then run storage-node doctor on it"
+
+    retry_after_seconds = 30
+
+    def __init__(self, *, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the store's disk fails: {reason}; take another store, the operator must look at it")
 
 
 class IndexFull(StoreRefusal):

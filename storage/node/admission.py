@@ -23,6 +23,7 @@ from storage.core.errors import (
     BadlyEncoded,
     BlobExpired,
     ChainNotKnown,
+    DiskFailed,
     DiskFull,
     IndexFull,
     LengthRequired,
@@ -43,6 +44,7 @@ from storage.core.errors import (
 )
 from storage.core.tiers import get_served_policy
 from storage.node.metrics import Metrics
+from storage.node.sparse_log import SparseLog
 from storage.node.status import NodeState
 from storage.node.trace import Trace
 from storage.node.upload import ShardOffer
@@ -69,6 +71,7 @@ _REFUSALS: Mapping[type[StoreRefusal], Refusal] = {
     ShelfUnavailable: Refusal.BUSY,
     QuotaExceeded: Refusal.FULL,
     DiskFull: Refusal.FULL,
+    DiskFailed: Refusal.FULL,
     IndexFull: Refusal.FULL,
 }
 """What a client is told; da's client knows these few words."""
@@ -99,6 +102,7 @@ class Admission:
         self._metrics = metrics
         self._max_uploads = max_uploads
         self._extra_codes = frozenset(extra_codes)
+        self._log = SparseLog(log)
         self._lock = threading.Lock()
         """Over the slots: uploads over HTTP take them in the event loop, those of the bulk port in threads."""
         self._num_uploads = 0
@@ -178,7 +182,8 @@ class Admission:
         """Count and log a refusal, and return its status and JSON."""
         refusal = _REFUSALS[type(error)]
         self._metrics.refusals.labels(type(error).__name__).inc()
-        log.info("%s refused: %s", what, error)
+        self._state.engine.health.note(error)
+        self._log.info(type(error).__name__, "%s refused: %s", what, error)
         return _STATUS.get(type(error), STATUS_OF_REFUSAL[refusal]), encode_refusal(refusal, str(error))
 
     def _check_put(self, put: PutRequest, view: ChainView, committee: Committee) -> tuple[ChainView, ShardOffer]:

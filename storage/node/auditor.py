@@ -97,6 +97,7 @@ class Auditor:
                     try:
                         await self._audit_round(view.height)
                     except (StorageError, OSError) as error:  # the chain, the own disk or bucket: the node goes on
+                        self._work.engine.health.note(error)
                         log.info("no audit at height %d: %s", view.height, error)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:

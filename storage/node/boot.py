@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Linux; a random name for each start of the kernel."""
@@ -17,8 +20,12 @@ def is_new_boot(home: Path) -> bool:
 def note_boot(home: Path) -> None:
     """Remember the present start of the kernel."""
     now = _read(_BOOT_ID)
-    if now is not None:
+    if now is None or now == _read(home / "boot"):
+        return
+    try:
         (home / "boot").write_text(now, encoding="ascii")
+    except OSError as error:  # a full disk: the next start looks again at what was never synced, and this one goes on
+        log.warning("this start is not noted in %s: %s", home, error)
 
 
 def _read(path: Path) -> str | None:

@@ -138,6 +138,7 @@ class Collector:
                 count = await self._sweep(height)
             except (StorageError, OSError) as error:  # chain or own disk: tried again, the node goes on
                 self.num_failed += 1
+                self._engine.health.note(error)
                 log.warning("nothing deleted at height %d: %s", height, error)
             else:
                 self.num_deleted += count

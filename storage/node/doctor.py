@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex
@@ -29,6 +30,8 @@ class Diagnosis:
     """Cold shards whose bucket did not answer."""
     orphans: int = 0
     """Shards on the shelf that no terms name; nothing deletes them by itself."""
+    not_indexed: int = 0
+    """Shards on disk that the index does not have."""
     quarantined: int = 0
     """Files in quarantine."""
     are_counters_right: bool = True
@@ -44,6 +47,8 @@ class Diagnosis:
             advice.append(f"{self.unreachable} cold shards can't be reached: check the bucket and its keys")
         if not self.are_counters_right:
             advice.append("counters differ from the records: the next start puts them right")
+        if self.not_indexed:
+            advice.append(f"{self.not_indexed} shards on disk are not in the index: the next start finds them again")
         if self.orphans:
             advice.append(f"{self.orphans} shards on the shelf belong to nothing: left by a crash, delete them by hand")
         if self.quarantined:
@@ -76,6 +81,7 @@ def diagnose(engine: StoreEngine) -> Diagnosis:
     totals = engine.index.get_totals()
     found.are_counters_right = (totals.used_bytes, totals.num_shards) == (used, found.num_shards)
     found.orphans = sum(1 for _ in _find_orphans(engine))
+    found.not_indexed = sum(1 for _ in _find_not_indexed(engine))
     found.quarantined = _count_files(engine.disk.home / "quarantine")
     return found
 
@@ -87,6 +93,13 @@ def _find_orphans(engine: StoreEngine) -> Iterator[tuple[BlobId, ShardIndex]]:
                 yield blob, shard
     except ShelfUnavailable:
         return  # a listing that broke off says nothing
+
+
+def _find_not_indexed(engine: StoreEngine) -> Iterator[tuple[BlobId, ShardIndex]]:
+    found = ((entry.blob, entry.shard) for entry in engine.disk.iterate_found() if entry.body_bytes is not None)
+    for blob, shard in chain(found, engine.disk.small.iterate_keys()):
+        if engine.index.get(blob, shard) is None:
+            yield blob, shard
 
 
 def _count_files(directory: Path) -> int:

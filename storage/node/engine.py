@@ -17,6 +17,7 @@ from pathlib import Path
 
 from da.core.types import BlobId, Height, ShardIndex, Tier
 from storage.core.errors import (
+    DiskFailed,
     DiskFull,
     ShelfUnavailable,
     UnknownShard,
@@ -35,6 +36,7 @@ from storage.core.records import ShardRecord, ShardTerms
 from storage.core.tiers import POLICIES, Durability, is_stronger
 from storage.node.body import ShardReader
 from storage.node.disk import Disk
+from storage.node.health import DiskHealth
 from storage.node.index import DEFAULT_MAP_BYTES, Index
 from storage.node.losses import Losses
 from storage.node.room import refuse_when_full
@@ -69,6 +71,7 @@ class StoreEngine:
         """Open ``home``; call ``storage.node.reconcile.reconcile`` before serving."""
         self.disk = Disk(home, shelf=shelf)
         self.losses = Losses()
+        self.health = DiskHealth()
         self.index = Index(home / "index", map_bytes=map_bytes)
         self.trace: Trace = trace if trace is not None else MemoryTrace()
         self._fault = fault
@@ -214,7 +217,7 @@ class StoreEngine:
         try:
             with refuse_when_full():
                 self.disk.drop_from_shelf(blob, shard)
-        except (DiskFull, ShelfUnavailable, OSError) as error:
+        except (DiskFull, DiskFailed, ShelfUnavailable, OSError) as error:
             log.warning("a surplus copy of shard %d of blob %s stays for now: %s", shard, blob.hex(), error)
 
     def get_record(self, blob: BlobId, shard: ShardIndex) -> ShardRecord:
@@ -310,7 +313,8 @@ class StoreEngine:
             try:
                 with refuse_when_full():
                     count += self._delete_expired(held)
-            except (OSError, ShelfUnavailable, DiskFull) as error:
+            except (OSError, ShelfUnavailable, DiskFull, DiskFailed) as error:
+                self.health.note(error)
                 log.error("shard %d of blob %s was not deleted: %s", held.shard, held.blob.hex(), error)
                 self._look_again(held, Height(0), again)
         for held, said, due in sweep.keep:
@@ -321,7 +325,8 @@ class StoreEngine:
     def _look_again(self, held: HeldShard, release: Height, due: Height) -> None:
         try:
             self.index.set_due(held.blob, held.shard, release=release, due=due)
-        except DiskFull as error:  # it stays due, so the next sweep looks at it
+        except (DiskFull, DiskFailed) as error:  # it stays due, so the next sweep looks at it
+            self.health.note(error)
             log.error("shard %d of blob %s stays due: %s", held.shard, held.blob.hex(), error)
 
     def _delete_expired(self, held: HeldShard) -> int:

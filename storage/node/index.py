@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
@@ -29,7 +30,7 @@ from storage.core.records import (
     encode_key,
     encode_record,
 )
-from storage.node.room import refuse_when_full
+from storage.node.environment import Environment
 
 DEFAULT_MAP_BYTES = 1 << 30
 """Bytes of address space, not of disk: room for some four million shards."""
@@ -60,17 +61,15 @@ class Index:
     """The index of one home; thread-safe."""
 
     def __init__(self, path: Path, *, map_bytes: int = DEFAULT_MAP_BYTES) -> None:
-        """Open or make the index; a map more than half full at the last run is doubled."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Open or make the index; a map more than half full at the last run is doubled, a broken file set aside.
+
+        Raises: DiskFull, DiskFailed.
+        """
         self._lock = threading.Lock()
         data = path / "data.mdb"
         on_disk = data.stat().st_size if data.exists() else 0
-        self._map_bytes = max(map_bytes, _grow(on_disk))
-        self._env = lmdb.open(str(path), map_size=self._map_bytes, max_dbs=3, max_readers=16)
-        with self._env.begin(write=True) as txn:
-            self._shards = self._env.open_db(b"shards", txn=txn)
-            self._due = self._env.open_db(b"due", txn=txn)
-            self._counters = self._env.open_db(b"counters", txn=txn)
+        map_bytes = max(map_bytes, _grow(on_disk))
+        self._env = Environment(path, map_bytes=map_bytes, tables=(b"shards", b"due", b"counters"))
 
     def close(self) -> None:
         """Close the environment."""
@@ -79,11 +78,11 @@ class Index:
 
     def get_map_bytes(self) -> int:
         """Return the present size of the map."""
-        return self._map_bytes
+        return self._env.map_bytes
 
     def get_totals(self) -> IndexTotals:
         """Return the counters."""
-        with self._lock, self._env.begin() as txn:
+        with self._lock, self._env.read() as txn:
             return IndexTotals(
                 used_bytes=self._count(txn, _USED),
                 num_shards=self._count(txn, _SHARDS),
@@ -95,14 +94,14 @@ class Index:
 
         Raises: MalformedRecord.
         """
-        with self._lock, self._env.begin() as txn:
+        with self._lock, self._env.read() as txn:
             value = txn.get(encode_key(blob, shard), db=self._shards)
         return None if value is None else decode_record(bytes(value))
 
     def get_shards_of(self, blob: BlobId) -> list[ShardIndex]:
         """Return which shards of a blob are kept."""
         shards: list[ShardIndex] = []
-        with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+        with self._lock, self._env.read() as txn, txn.cursor(db=self._shards) as cursor:
             found = cursor.set_range(encode_key(blob, ShardIndex(0)))
             while found and cursor.key()[:32] == blob:
                 shards.append(decode_key(bytes(cursor.key()))[1])
@@ -123,11 +122,11 @@ class Index:
         """
         with self._lock:
             try:
-                with refuse_when_full(), self._env.begin(write=True) as txn:
+                with self._env.write() as txn:
                     for blob, shard, record in records:
                         self._replace(txn, blob, shard, record)
             except lmdb.MapFullError as error:
-                raise IndexFull(map_bytes=self._map_bytes) from error
+                raise IndexFull(map_bytes=self._env.map_bytes) from error
 
     def delete(self, blob: BlobId, shard: ShardIndex) -> None:
         """Remove a record; one that is not there is no error.  Works on a full map.
@@ -159,7 +158,7 @@ class Index:
         A due entry without a readable record is skipped: one bad record never stops the collector.
         """
         due: list[HeldShard] = []
-        with self._lock, self._env.begin() as txn, txn.cursor(db=self._due) as cursor:
+        with self._lock, self._env.read() as txn, txn.cursor(db=self._due) as cursor:
             for key in cursor.iternext(keys=True, values=False):
                 at, blob, shard = decode_due_key(bytes(key))
                 if at > height or len(due) >= limit:
@@ -179,7 +178,7 @@ class Index:
         start = b""
         while True:
             page: list[tuple[bytes, bytes]] = []
-            with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+            with self._lock, self._env.read() as txn, txn.cursor(db=self._shards) as cursor:
                 found = cursor.set_range(start) if start else cursor.first()
                 while found and len(page) < PAGE_RECORDS:
                     page.append((bytes(cursor.key()), bytes(cursor.value())))
@@ -199,7 +198,7 @@ class Index:
         """Return blobs whose shards are kept for an epoch's committee, ascending, each once, behind ``after``."""
         blobs: list[BlobId] = []
         start = after + b"\xff\xff\xff" if after else b""
-        with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+        with self._lock, self._env.read() as txn, txn.cursor(db=self._shards) as cursor:
             found = cursor.set_range(start) if start else cursor.first()
             while found and len(blobs) < limit:
                 blob = decode_key(bytes(cursor.key()))[0]
@@ -219,7 +218,7 @@ class Index:
     def get_page(self, after: bytes, *, limit: int) -> list[HeldShard]:
         """Return kept shards in order of their keys, behind the key ``after``; unreadable records are left out."""
         page: list[HeldShard] = []
-        with self._lock, self._env.begin() as txn, txn.cursor(db=self._shards) as cursor:
+        with self._lock, self._env.read() as txn, txn.cursor(db=self._shards) as cursor:
             found = cursor.set_range(after + b"\0") if after else cursor.first()
             while found and len(page) < limit:
                 blob, shard = decode_key(bytes(cursor.key()))
@@ -244,12 +243,24 @@ class Index:
         before = self.get_totals()
         if before == IndexTotals(used_bytes=used, num_shards=num, tier_bytes=tuple(tiers)):
             return True
-        with self._lock, self._env.begin(write=True) as txn:
+        with self._lock, self._env.write() as txn:
             txn.put(_USED, used.to_bytes(8, "big"), db=self._counters)
             txn.put(_SHARDS, num.to_bytes(8, "big"), db=self._counters)
             for name, value in zip(_TIERS, tiers, strict=True):
                 txn.put(name, value.to_bytes(8, "big"), db=self._counters)
         return False
+
+    @property
+    def _shards(self) -> Any:
+        return self._env.tables[b"shards"]
+
+    @property
+    def _due(self) -> Any:
+        return self._env.tables[b"due"]
+
+    @property
+    def _counters(self) -> Any:
+        return self._env.tables[b"counters"]
 
     def _replace(self, txn: lmdb.Transaction, blob: BlobId, shard: ShardIndex, record: ShardRecord | None) -> None:
         key = encode_key(blob, shard)
@@ -276,11 +287,11 @@ class Index:
         txn.put(_SHARDS, num.to_bytes(8, "big"), db=self._counters)
 
     def _delete(self, blob: BlobId, shard: ShardIndex) -> None:
-        with refuse_when_full(), self._env.begin(write=True) as txn:
+        with self._env.write() as txn:
             self._replace(txn, blob, shard, None)
 
     def _set_due(self, blob: BlobId, shard: ShardIndex, release: Height, due: Height) -> None:
-        with refuse_when_full(), self._env.begin(write=True) as txn:
+        with self._env.write() as txn:
             value = txn.get(encode_key(blob, shard), db=self._shards)
             if value is None:
                 return
@@ -296,8 +307,7 @@ class Index:
             self._replace(txn, blob, shard, changed)
 
     def _grow(self) -> None:
-        self._map_bytes += DELETE_HEADROOM_BYTES
-        self._env.set_mapsize(self._map_bytes)
+        self._env.grow(self._env.map_bytes + DELETE_HEADROOM_BYTES)
 
     def _add(self, txn: lmdb.Transaction, tier: Tier, charge: int) -> None:
         value = max(0, self._count(txn, _TIERS[tier]) + charge)

@@ -23,7 +23,18 @@ def render_page(status: dict[str, Any]) -> str:
     percent = f"{permille // 10}.{permille % 10}"
     sections = "".join(
         f"<h2>{escape(name.replace('_', ' '))}</h2><table>{_render_rows(status[name])}</table>"
-        for name in ("income", "audits", "repair", "scrub", "space", "collector", "chain", "node", "found_at_start")
+        for name in (
+            "income",
+            "audits",
+            "repair",
+            "scrub",
+            "space",
+            "disk",
+            "collector",
+            "chain",
+            "node",
+            "found_at_start",
+        )
     )
     tiers = "".join(
         f"<tr><td>{escape(tier['name'])}</td><td>{format_size(tier['used_bytes'])}, {escape(tier['durability'])}, "

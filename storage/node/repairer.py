@@ -89,6 +89,7 @@ class Repairer:
                         StorageError,
                         OSError,
                     ) as error:  # chain or own disk: tried again, the node goes on
+                        self._work.engine.health.note(error)
                         log.warning("nothing repaired at height %d: %s", view.height, error)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
@@ -184,6 +185,7 @@ class Repairer:
             )
         except (StorageError, OSError) as error:
             self.counts.failed += 1
+            self._work.engine.health.note(error)
             log.error("shard %d of blob %s was not rebuilt: %s", item.shard, facts.blob.hex(), error)
             return
         self.counts.rebuilt += 1

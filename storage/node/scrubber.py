@@ -51,28 +51,36 @@ class Scrubber:
         """Scrub until cancelled."""
         after = b""
         while True:
-            page = await run_in(self._disk, partial(self._engine.index.get_page, after, limit=PAGE_SHARDS))
-            for held in page:
-                record = await run_in(self._disk, self._engine.index.get, held.blob, held.shard)
-                if record is None:
-                    continue
-                await self._pacer.wait(record.shard_bytes + 1)
-                try:
-                    is_right = await run_in(self._disk, is_intact, self._engine, held.blob, held.shard)
-                except UnknownShard:
-                    await run_in(self._disk, self._note_missing, held.blob, held.shard)
-                except (ShelfUnavailable, OSError) as error:
-                    log.warning("shard %d of blob %s was not scrubbed: %s", held.shard, held.blob.hex(), error)
-                    if self._is_bad_place(held.blob, held.shard, error):
-                        await self._give_up(held.blob, held.shard)
-                else:
-                    self._unreadable.pop((held.blob, held.shard), None)
-                    self.num_scrubbed += is_right
-                    if not is_right:
-                        await self._give_up(held.blob, held.shard)
+            try:
+                page = await run_in(self._disk, partial(self._engine.index.get_page, after, limit=PAGE_SHARDS))
+                for held in page:
+                    record = await run_in(self._disk, self._engine.index.get, held.blob, held.shard)
+                    if record is not None:
+                        await self._pacer.wait(record.shard_bytes + 1)
+                        await self._scrub(held.blob, held.shard)
+            except StorageError as error:  # the index can't be read: tried again, the node goes on
+                self._engine.health.note(error)
+                log.warning("nothing scrubbed: %s", error)
+                page = []
             after = encode_key(page[-1].blob, page[-1].shard) if page else b""
             if not page:
                 await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _scrub(self, blob: BlobId, shard: ShardIndex) -> None:
+        try:
+            is_right = await run_in(self._disk, is_intact, self._engine, blob, shard)
+        except UnknownShard:
+            await run_in(self._disk, self._note_missing, blob, shard)
+        except (ShelfUnavailable, OSError) as error:
+            self._engine.health.note(error)
+            log.warning("shard %d of blob %s was not scrubbed: %s", shard, blob.hex(), error)
+            if self._is_bad_place(blob, shard, error):
+                await self._give_up(blob, shard)
+        else:
+            self._unreadable.pop((blob, shard), None)
+            self.num_scrubbed += is_right
+            if not is_right:
+                await self._give_up(blob, shard)
 
     def _is_bad_place(self, blob: BlobId, shard: ShardIndex, error: ShelfUnavailable | OSError) -> bool:
         """Tell whether the medium has failed here for the second time, and not everywhere in between."""

@@ -41,6 +41,7 @@ from da.protocol import (
     encode_receipt,
 )
 from storage.core.errors import (
+    DiskFailed,
     LengthRequired,
     MalformedRequest,
     RangeNotSatisfiable,
@@ -57,6 +58,7 @@ from storage.node.keeping_api import KeepingApi
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
 from storage.node.receiving import CHUNK_BYTES, borrow_socket, finish_borrowed, receive_body
+from storage.node.room import MEDIUM_ERRORS
 from storage.node.status import NodeState
 from storage.node.threads import run_in
 from storage.node.trace import Trace
@@ -208,6 +210,14 @@ class Server:
                 await response.write(chunk)
                 start += len(chunk)
                 self._metrics.get_bytes.inc(len(chunk))
+        except OSError as error:
+            if isinstance(error, ConnectionError) or not response.prepared:
+                raise
+            # The answer has begun, and no other can be given: the client notices that bytes are missing.
+            self._metrics.failures.inc()
+            self._engine.health.note(error)
+            log.error("sending shard %d of blob %s broke off: %s", shard, blob.hex(), error)
+            raise ConnectionResetError("the shard could not be read") from error
         finally:
             reader.close()
         await response.write_eof()
@@ -293,9 +303,12 @@ class Server:
             return self._make_refusal(request, error)
         except ConnectionError:  # the client is gone; nothing failed here
             raise
-        except OSError:
+        except OSError as error:
             self._metrics.failures.inc()
-            raise
+            self._engine.health.note(error)
+            if error.errno not in MEDIUM_ERRORS:
+                raise
+            return self._make_refusal(request, DiskFailed(reason=str(error)))
 
     def _make_refusal(self, request: web.Request, error: StoreRefusal) -> web.Response:
         status, answer = self._admission.describe(f"{request.method} {request.path}", error)

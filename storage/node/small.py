@@ -9,9 +9,6 @@ its terms with it; a shard is in one environment.
 
 from __future__ import annotations
 
-import logging
-import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,9 +20,7 @@ import lmdb
 from da.core.types import BlobId, ShardIndex
 from storage.core.errors import MalformedRecord
 from storage.core.records import ShardTerms, decode_key, decode_terms, encode_key, encode_terms
-from storage.node.room import refuse_when_full
-
-log = logging.getLogger(__name__)
+from storage.node.environment import Environment
 
 FIRST_MAP_BYTES = 1 << 26
 """Bytes of address space at first; a full map is doubled where it stands, since no reader outlives its call."""
@@ -62,7 +57,6 @@ class SmallShards:
             if self._is_open:
                 self._is_open = False
                 for environment in self._environments.values():
-                    environment.sync(True)
                     environment.close()
 
     def put_many(self, shards: Sequence[SmallShard], *, is_synced: bool) -> None:
@@ -115,7 +109,7 @@ class SmallShards:
             start = b""
             while True:
                 page: list[bytes] = []
-                with self._lock, environment.begin() as txn, txn.cursor() as cursor:
+                with self._lock, environment.read() as txn, txn.cursor() as cursor:
                     found = cursor.set_range(start) if start else cursor.first()
                     while found and len(page) < PAGE_SHARDS:
                         page.append(bytes(cursor.key()))
@@ -130,7 +124,7 @@ class SmallShards:
         key = encode_key(blob, shard)
         with self._lock:
             for is_synced, environment in self._environments.items():
-                with environment.begin() as txn:
+                with environment.read() as txn:
                     value = txn.get(key)
                 if value is not None:
                     return is_synced, bytes(value)
@@ -138,7 +132,7 @@ class SmallShards:
 
     def _remove(self, is_synced: bool, keys: Sequence[bytes]) -> None:
         environment = self._environments[is_synced]
-        with environment.begin() as txn:
+        with environment.read() as txn:
             present = [key for key in keys if txn.get(key) is not None]
         if present:
             self._write(is_synced, lambda txn: [txn.delete(key) for key in present])
@@ -147,31 +141,18 @@ class SmallShards:
         environment = self._environments[is_synced]
         while True:
             try:
-                with refuse_when_full(), environment.begin(write=True) as txn:
+                with environment.write() as txn:
                     return change(txn)
             except lmdb.MapFullError:
-                environment.set_mapsize(2 * environment.info()["map_size"])
+                environment.grow(2 * environment.map_bytes)
 
 
-def _open(path: Path, is_synced: bool) -> lmdb.Environment:
-    """Open an environment; one that isn't synced may not survive a power cut, and is set aside then."""
-    try:
-        return _open_environment(path, is_synced)
-    except lmdb.Error as error:
-        if is_synced:
-            raise
-        aside = path.with_name(f"{path.name}.broken.{secrets.token_hex(4)}")
-        log.error("temporary small shards are lost: %s (%s); set aside as %s", path, error, aside)
-        os.rename(path, aside)
-        return _open_environment(path, is_synced)
-
-
-def _open_environment(path: Path, is_synced: bool) -> lmdb.Environment:
-    path.mkdir(parents=True, exist_ok=True)
+def _open(path: Path, is_synced: bool) -> Environment:
+    """Open an environment with room to grow; one that is not synced may not survive a power cut."""
     data = path / "data.mdb"
     on_disk = data.stat().st_size if data.exists() else 0
     map_bytes = max(FIRST_MAP_BYTES, (2 * on_disk + 4095) // 4096 * 4096)
-    return lmdb.open(str(path), map_size=map_bytes, max_readers=16, sync=is_synced, metasync=is_synced)
+    return Environment(path, map_bytes=map_bytes, is_synced=is_synced)
 
 
 def _encode(terms: ShardTerms, body: bytes | memoryview) -> bytes:

@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from da.bulk import BULK_PORT_KEY
+from storage.core.errors import DiskFailed
 from storage.core.leaving import NEVER
 from storage.core.tiers import POLICIES
 from storage.node.answerer import Answerer
 from storage.node.auditor import AuditCounts, Auditor
 from storage.node.collector import Collector
 from storage.node.engine import StoreEngine
+from storage.node.index import IndexTotals
 from storage.node.keys import ReceiptKey
 from storage.node.reconcile import Reconciliation
 from storage.node.registration import RegistrationState
@@ -58,10 +60,11 @@ class NodeState:
         self.bulk_port: int | None = None
         """Where the bulk port listens, None while it doesn't."""
         self.registration: RegistrationState | None = None
+        self._totals = IndexTotals(used_bytes=0, num_shards=0, tier_bytes=(0,) * len(POLICIES))
 
     def get_status(self) -> dict[str, Any]:
         """Return the status; sizes in bytes, heights in blocks."""
-        quota, totals = self.engine.get_quota(), self.engine.index.get_totals()
+        quota, totals = self.engine.get_quota(), self._get_totals()
         view = self.watch.view
         return {
             BULK_PORT_KEY: self.bulk_port,
@@ -100,6 +103,7 @@ class NodeState:
                 }
                 for policy, used_bytes in zip(POLICIES.values(), totals.tier_bytes, strict=True)
             ],
+            "disk": self.engine.health.get_status(),
             "repair": self._get_repair(),
             "scrub": self._get_scrub(),
             "audits": self._get_audits(),
@@ -107,6 +111,14 @@ class NodeState:
             "collector": {"deleted": self.collector.num_deleted, "failed_sweeps": self.collector.num_failed},
             "found_at_start": asdict(self.found),
         }
+
+    def _get_totals(self) -> IndexTotals:
+        """Return the index's counters; while the disk fails, those that it gave last."""
+        try:
+            self._totals = self.engine.index.get_totals()
+        except DiskFailed as error:
+            self.engine.health.note(error)
+        return self._totals
 
     def _get_repair(self) -> dict[str, Any]:
         repairer = self.keepers.repairer

@@ -7,11 +7,15 @@ no signature came before the bytes were durable.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import threading
 import time
 from collections import deque
 from pathlib import Path
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 KEPT_EVENTS = 1_000
 """Events that a node keeps in memory for its status page."""
@@ -44,20 +48,31 @@ class MemoryTrace:
 
 
 class FileTrace:
-    """Appends JSON lines to a file; each line is complete when ``record`` returns."""
+    """Appends JSON lines to a file; each line is complete when ``record`` returns, or lost where there is no room."""
 
     def __init__(self, path: Path) -> None:
-        """Append to ``path``."""
+        """Append to ``path``; raises ``OSError``."""
         self._lock = threading.Lock()
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._num_lost = 0
 
     def record(self, event: str, **fields: str | int) -> None:
         """Take one event; its time is monotonic nanoseconds."""
-        line = json.dumps({"event": event, "ns": time.monotonic_ns(), **fields})
+        line = json.dumps({"event": event, "ns": time.monotonic_ns(), **fields}).encode() + b"\n"
         with self._lock:
-            self._file.write(line + "\n")
+            try:
+                # After a line that was cut, one of its own: a line is never glued to half of another.
+                start = b"\n" if self._num_lost else b""
+                if os.write(self._fd, start + line) == len(start + line):
+                    self._num_lost = 0
+                else:
+                    self._num_lost += 1
+            except OSError as error:  # what is traced must not fail with its trace
+                if not self._num_lost:
+                    log.warning("events are not traced for now: %s", error)
+                self._num_lost += 1
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._file.close()
+            os.close(self._fd)

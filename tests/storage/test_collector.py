@@ -121,7 +121,7 @@ def test_one_bad_record_does_not_stop_the_others(
     for shard in shards:
         keep(engine, shard)
     index = engine.index
-    with index._env.begin(write=True) as txn:
+    with index._env.write() as txn:
         txn.put(shards[0].offer.blob + b"\0\0", b"cut", db=index._shards)
     stuck = shards[1].offer.blob
     delete = engine.disk.delete

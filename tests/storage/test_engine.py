@@ -13,6 +13,7 @@ import pytest
 
 from da.core.types import BlobId, Height, ShardIndex, Tier
 from storage.core.errors import (
+    DiskFailed,
     DiskFull,
     IndexFull,
     QuotaExceeded,
@@ -191,7 +192,7 @@ def test_a_failed_index_write_fails_the_put(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.index, "put", broken)
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(DiskFailed, match="Input/output"):
             keep(engine, shard)
     assert get_files(tmp_path / "home") == {}
     assert engine.get_quota().used_bytes == 0

@@ -108,8 +108,10 @@ class World:
         blob = self.shards[number].offer.blob
         if self.promised.get(number, 0) <= self.height and self.chain.releases.get(blob, 0) <= self.height:
             return  # The chain takes a certificate only while it is alive.
-        self.chain.releases[blob] = PINNED if blocks == PINNED else self.height + blocks
         self.chain.signed[blob] = max(self.chain.signed.get(blob, 0), self.promised.get(number, 0))
+        # A lease is as long as what was signed for it, or was renewed: only a release makes it shorter.
+        ends = max(self.height + blocks, self.chain.signed[blob])
+        self.chain.releases[blob] = PINNED if blocks == PINNED else ends
         self.given_back.discard(number)
 
     def release(self, number: int, _: None) -> None:

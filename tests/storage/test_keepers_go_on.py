@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 
 from da.core.types import Height
-from storage.core.errors import ShelfUnavailable
+from storage.core.errors import DiskFailed, ShelfUnavailable
 from storage.node import auditor, collector, repairer
 from storage.node.auditor import Auditor
 from storage.node.collector import Collector
+from storage.node.health import DiskHealth
 from storage.node.losses import Losses
 from storage.node.repairer import Repairer
 
-FAILURES = [OSError(errno.EIO, "Input/output error"), ShelfUnavailable(what="bucket", reason="away")]
+FAILURES = [
+    OSError(errno.EIO, "Input/output error"),
+    ShelfUnavailable(what="bucket", reason="away"),
+    DiskFailed(reason="MDB_CORRUPTED"),
+]
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
@@ -40,7 +45,8 @@ async def test_a_failure_is_not_the_end(keeper: str, failure: Exception, monkeyp
     watch = SimpleNamespace(view=SimpleNamespace(height=Height(5)))
     losses = Losses()
     losses.has_some = lambda: True  # type: ignore[method-assign]
-    work: Any = SimpleNamespace(watch=watch, engine=SimpleNamespace(losses=losses), key=b"")
+    health = DiskHealth()
+    work: Any = SimpleNamespace(watch=watch, engine=SimpleNamespace(losses=losses, health=health), key=b"")
     made: Any
     if keeper == "repairer":
         made, method = Repairer(work, bytes_per_second=1 << 20, every_blocks=1), "_repair"
@@ -60,6 +66,7 @@ async def test_a_failure_is_not_the_end(keeper: str, failure: Exception, monkeyp
     try:
         await asyncio.wait_for(went_on.wait(), 5)
         assert not task.done()
+        assert health.num_failures == (not isinstance(failure, ShelfUnavailable)), "the disk's failures are counted"
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

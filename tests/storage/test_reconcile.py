@@ -101,7 +101,7 @@ def test_terms_of_another_blob_do_not_pass(open_engine: Open, keep: Any, make_sh
 def test_wrong_counters_are_set_right(open_engine: Open, keep: Any, make_shard: Any) -> None:
     engine, shard = open_engine(), make_shard(b"x" * 100)
     keep(engine, shard)
-    with engine.index._env.begin(write=True) as txn:
+    with engine.index._env.write() as txn:
         txn.put(b"used_bytes", (10**15).to_bytes(8, "big"), db=engine.index._counters)
     found = reconcile(engine)
     assert not found.are_counters_right
