@@ -5,6 +5,7 @@
 | snapshot_interval_blocks | make a state-sync snapshot at multiples of this height; 0: none | 1000 |
 | num_snapshots_kept | older ones are deleted | 2 |
 | retain_blocks | newest blocks whose records and CometBFT blocks are kept; 0: all | 0 |
+| verifier | a process that checks signatures beside the application; 0: never, 1: always, -1: while it helps | -1 |
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class NodeSettings:
     """At least 1, so that a node that restores one finds it long enough."""
     retain_blocks: int = 0
     """Newest blocks that are kept, 0 for all."""
+    verifier: int = -1
+    """-1, 0 or 1 (``chain.abci.verifying.VerifierUse``)."""
 
     def __post_init__(self) -> None:
         """Refuse what can't work."""
@@ -49,6 +52,8 @@ class NodeSettings:
             raise ValueError(f"snapshot_interval_blocks is {self.snapshot_interval_blocks}, expected at least 0")
         if self.num_snapshots_kept < 1:
             raise ValueError(f"num_snapshots_kept is {self.num_snapshots_kept}, expected at least 1")
+        if self.verifier not in (-1, 0, 1):
+            raise ValueError(f"verifier is {self.verifier}, expected -1, 0 or 1")
         if self.retain_blocks and self.retain_blocks < MIN_RETAIN_BLOCKS:
             raise ValueError(f"retain_blocks is {self.retain_blocks}, expected 0 or at least {MIN_RETAIN_BLOCKS}")
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from chain.abci import abci_pb2 as pb
+from chain.abci.wire import encode_length
 from chain.core.contracts.staking.keys import POWER_PREFIX
 from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, InvalidTransaction
 from chain.core.record_codec import unpack
-from chain.core.records import Receipt
+from chain.core.records import Receipt, Transaction
 
 QUERY_NOT_FOUND = 1
 """Result code of a query that names nothing."""
@@ -23,6 +24,11 @@ def refuse_query(reason: str) -> pb.ResponseQuery:
 def refuse_transaction(error: InvalidTransaction) -> pb.ResponseCheckTx:
     """Say why a transaction is not taken."""
     return pb.ResponseCheckTx(code=error.code, log=str(error), codespace=CODESPACE)
+
+
+def encode_admission(transaction: Transaction) -> bytes:
+    """Return a ResponseCheckTx that takes a transaction: its hash as data (field 2), its gas limit (5)."""
+    return b"\x12\x20" + transaction.hash + b"\x28" + encode_length(transaction.gas_limit)
 
 
 def make_validator_updates(changes: Sequence[tuple[bytes, bytes | None]]) -> list[pb.ValidatorUpdate]:

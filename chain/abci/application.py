@@ -16,15 +16,23 @@ from typing import cast
 import msgpack
 
 from chain.abci import abci_pb2 as pb
-from chain.abci.answers import make_result, make_validator_updates, refuse_query, refuse_transaction
+from chain.abci.answers import (
+    encode_admission,
+    make_result,
+    make_validator_updates,
+    refuse_query,
+    refuse_transaction,
+)
 from chain.abci.draining import Draining, do_nothing
 from chain.abci.evm_work import EvmWork
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.gas_guesses import GasGuesses
-from chain.abci.server import Handler
+from chain.abci.server import Checker, Handler
 from chain.abci.signatures_ahead import SignaturesAhead, find_certificate, read_epoch
 from chain.abci.state_sync import StateSync
 from chain.abci.verdicts import VerdictCache
+from chain.abci.verifier_wire import Terms
+from chain.abci.verifying import Verifier, VerifierUse
 from chain.core import accounts
 from chain.core.blocks import compute_body_bytes, seal_block
 from chain.core.contracts.staking.keys import NEWEST_RULES, STAKING, get_rules
@@ -35,6 +43,7 @@ from chain.core.contracts.staking.validators import (
     record_evidence,
 )
 from chain.core.contracts.storage.epochs import get_committee
+from chain.core.contracts.storage.keys import get_epoch_state
 from chain.core.errors import (
     BlockGasExhausted,
     EvmGasLimitTooHigh,
@@ -124,6 +133,7 @@ class ChainApplication:
         snapshots: SnapshotDirectory | None = None,
         retain_blocks: int = 0,
         on_commit: Callable[[Height], None] | None = None,
+        verifier_use: VerifierUse = VerifierUse.NEVER,
     ) -> None:
         """Continue from the newest durable block of ``store``; rebuilds the tree from its leaves."""
         self._store = store
@@ -139,6 +149,7 @@ class ChainApplication:
         self._evm_work = EvmWork()
         self._gas_guesses = GasGuesses()
         self._signatures = SignaturesAhead()
+        self._verifier = Verifier(verifier_use, self._verdicts.learn)
         self._drain: Callable[[], None] = do_nothing
         self._finalized: _Finalized | None = None
         if store.committed.is_empty:
@@ -151,14 +162,32 @@ class ChainApplication:
                 f"state at height {committed.height} hashes to {self._tree.root.hex()},"
                 f" expected {committed.app_hash.hex()}: the database is damaged; next: remove it to replay the chain"
             )
+        self._verifier.set_terms(self._compute_terms())
 
     def get_handler(self, name: str) -> Handler:
         """Return the handler of an ABCI request."""
         return cast(Handler, getattr(self, f"process_{name}"))
 
-    def attach(self, drain: Callable[[], None]) -> None:
-        """Take CometBFT's requests off its hands by ``drain`` now and then while a block is executed."""
-        self._drain = drain
+    def get_checker(self) -> Checker:
+        """Return what answers plain CheckTx requests: itself."""
+        return self
+
+    def attach(self, drain: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Take CometBFT's requests off its hands by ``drain`` now and then while a block is executed.
+
+        ``resume`` goes on with a check that was pending.
+        """
+        self._verifier.attach(resume)
+
+        def drain_all() -> None:
+            drain()
+            self._verifier.drain()
+
+        self._drain = drain_all
+
+    def close(self) -> None:
+        """End the verifier, if there is one."""
+        self._verifier.close()
 
     # ---- Query connection
 
@@ -217,21 +246,43 @@ class ChainApplication:
         Called for each new transaction, pipelined, and with RECHECK for what is left after a block.  Reads only
         the durable state.  Must not execute, and must not depend on a block between FinalizeBlock and Commit.
         """
+        admitted = self._admit(request.tx)
+        if isinstance(admitted, InvalidTransaction):
+            return refuse_transaction(admitted)
+        return pb.ResponseCheckTx(gas_wanted=admitted.gas_limit, data=admitted.hash)
+
+    def check(self, transaction: bytes) -> tuple[int, bytes]:
+        """Do as ``process_check_tx``: return the code and the encoded answer."""
+        admitted = self._admit(transaction)
+        if isinstance(admitted, InvalidTransaction):
+            return admitted.code, refuse_transaction(admitted).SerializeToString()
+        return 0, encode_admission(admitted)
+
+    def look_ahead(self, transactions: list[bytes]) -> None:
+        """Have what waits for CheckTx verified beside this process."""
+        self._verifier.ask([raw for raw in transactions if raw not in self._verdicts])
+
+    def is_pending(self, transaction: bytes) -> bool:
+        """Say whether a verdict is on its way."""
+        return self._verifier.is_pending(transaction)
+
+    def _admit(self, raw: bytes) -> Transaction | InvalidTransaction:
         parameters = self._parameters
         if parameters is None:  # a node that state-syncs answers clients already
-            return refuse_transaction(InvalidTransaction("this node has no state yet: send to another, or wait"))
-        verdict = self._verdicts.decode(request.tx, parameters.evm_chain_id)
+            return InvalidTransaction("this node has no state yet: send to another, or wait")
+        is_known = raw in self._verdicts
+        verdict = self._verdicts.decode(raw, parameters.evm_chain_id)
         if isinstance(verdict, InvalidTransaction):
-            return refuse_transaction(verdict)
+            return verdict
         try:
             committed = self._store.committed
             nonce, balance = check_arrival(committed.state, verdict, parameters, self._contracts)
             self._queue.admit(verdict, nonce, balance, committed.height)
-            if verdict.to in self._contracts:
-                self._look_ahead(verdict, parameters)
         except InvalidTransaction as error:
-            return refuse_transaction(error)
-        return pb.ResponseCheckTx(gas_wanted=verdict.gas_limit, data=verdict.hash)
+            return error
+        if verdict.to in self._contracts and not is_known:  # the verifier looks at certificates, too
+            self._look_ahead(verdict, parameters)
+        return verdict
 
     # ---- Consensus connection
 
@@ -374,6 +425,7 @@ class ChainApplication:
         self._finalized = None
         if any(key == PARAMETERS_KEY for key, _ in candidate.changes):
             self._parameters = get_parameters(self._store.committed.state)
+        self._verifier.set_terms(self._compute_terms())
         if self._on_commit is not None:
             self._on_commit(candidate.height)
         return pb.ResponseCommit(retain_height=retain_height)
@@ -488,6 +540,20 @@ class ChainApplication:
         self._parameters = None
         self._queue = TransactionQueue()
         self._finalized = None
+
+    def _compute_terms(self) -> Terms | None:
+        """Return what transactions are verified by: the chain and the committees whose certificates it takes."""
+        parameters = self._parameters
+        if parameters is None:
+            return None
+        state = self._store.committed.state
+        newest = get_epoch_state(state).epoch
+        committees = {
+            epoch: committee
+            for epoch in range(max(newest - 1, 1), newest + 1)
+            if (committee := get_committee(state, epoch)) is not None
+        }
+        return Terms(chain_id=parameters.evm_chain_id, genesis_hash=parameters.genesis_hash, committees=committees)
 
     def _get_parameters(self) -> ChainParameters:
         if self._parameters is None:

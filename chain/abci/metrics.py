@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_late
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from chain.abci.server import Application, Handler
+from chain.abci.server import Application, Checker, Handler
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,13 @@ class MeteredApplication:
 
         return measured
 
-    def attach(self, drain: Callable[[], None]) -> None:
-        """Hand on what takes CometBFT's requests in while a block is executed."""
-        self._application.attach(drain)
+    def get_checker(self) -> Checker:
+        """Return what answers plain CheckTx requests, measured."""
+        return _MeteredChecker(self._application.get_checker(), self._clock, self._note_checked)
+
+    def attach(self, drain: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Hand on what takes CometBFT's requests in while a block is executed, and goes on with a check."""
+        self._application.attach(drain, resume)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the counts as Prometheus has them."""
@@ -109,6 +113,11 @@ class MeteredApplication:
         code = response.code
         self._check_codes[code] = self._check_codes.get(code, 0) + 1
 
+    def _note_checked(self, code: int, seconds: float) -> None:
+        self._counts["check_tx"] += 1
+        self._seconds["check_tx"] += seconds
+        self._check_codes[code] = self._check_codes.get(code, 0) + 1
+
     def _note_block(self, request: Message, response: Message) -> None:
         results = response.tx_results
         for result in results:
@@ -127,6 +136,27 @@ class MeteredApplication:
             fresh.replace(self._path)
         except OSError as error:
             log.warning("metrics can't be written to %s: %s", self._path, error)
+
+
+class _MeteredChecker:
+    """A checker whose checks are counted and timed."""
+
+    __slots__ = ("_check", "_clock", "_note", "is_pending", "look_ahead")
+
+    def __init__(self, checker: Checker, clock: Callable[[], float], note: Callable[[int, float], None]) -> None:
+        """Tell ``note`` each check's code and seconds."""
+        self.look_ahead = checker.look_ahead
+        self.is_pending = checker.is_pending
+        self._check = checker.check
+        self._clock = clock
+        self._note = note
+
+    def check(self, transaction: bytes) -> tuple[int, bytes]:
+        """Do as the one inside."""
+        started = self._clock()
+        answer = self._check(transaction)
+        self._note(answer[0], self._clock() - started)
+        return answer
 
 
 class _Counts(Collector):

@@ -1,7 +1,9 @@
 """ABCI over a socket: one handler per request type, answered in order (CometBFT v0.38, ABCI 2.0).
 
 CometBFT opens four connections and expects on each the answers in the order of its requests.  Everything runs
-on one event loop and handlers never wait, so the order is that of arrival and there is nothing to lock.  A
+on one event loop and handlers never wait, so the order is that of arrival and there is nothing to lock.  Only a
+CheckTx whose signature somebody else is looking at stays at the head of its connection until that is done, a tenth of a
+second at most.  A
 connection answers a few requests and gives the loop back, so a block doesn't wait for the checks that came before it
 on another connection, and what CometBFT sends is always taken off its hands: while it can't write, a timer of its
 socket client fires every 20 ns and takes a whole core (flushThrottleMS in v0.38).  A
@@ -24,7 +26,7 @@ from typing import Protocol, cast
 from google.protobuf.message import DecodeError, Message
 
 from chain.abci import abci_pb2 as pb
-from chain.abci.wire import FrameReader, InvalidFrame, encode_frame
+from chain.abci.wire import FrameReader, InvalidFrame, encode_answer, encode_frame, encode_length, read_plain_check
 from chain.recursion import allow_evm_depth
 
 log = logging.getLogger(__name__)
@@ -66,8 +68,25 @@ looking through them again and again took a fifth of FinalizeBlock."""
 _DRAINED_BYTES = 1 << 18
 """Read at once: what a socket's buffer holds."""
 
+_TAGS = {name: encode_length(field.number << 3 | 2) for name, field in pb.Response.DESCRIPTOR.fields_by_name.items()}
+"""Of Response's fields, all of them messages."""
+_CHECK_TAG = _TAGS["check_tx"]
+
 _FLUSH_REQUEST = pb.Request(flush=pb.RequestFlush()).SerializeToString()
 _FLUSH_ANSWER = encode_frame(pb.Response(flush=pb.ResponseFlush()).SerializeToString())
+
+
+class Checker(Protocol):
+    """CheckTx without protobuf's objects: there are thousands a second."""
+
+    def look_ahead(self, transactions: list[bytes]) -> None:
+        """Begin to verify what waits to be checked, if that is worth it."""
+
+    def is_pending(self, transaction: bytes) -> bool:
+        """Say whether a check is worth waiting for; the server is told when that has changed."""
+
+    def check(self, transaction: bytes) -> tuple[int, bytes]:
+        """Return the result code and the encoded ResponseCheckTx."""
 
 
 class Application(Protocol):
@@ -76,8 +95,11 @@ class Application(Protocol):
     def get_handler(self, name: str) -> Handler:
         """Return the handler of a request name."""
 
-    def attach(self, drain: Callable[[], None]) -> None:
-        """Call ``drain`` every few milliseconds while a handler takes long."""
+    def get_checker(self) -> Checker:
+        """Return what answers those CheckTx requests that hold a transaction and nothing else."""
+
+    def attach(self, drain: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Call ``drain`` every few milliseconds while a handler takes long, ``resume`` when a check pends no more."""
 
 
 class HandlerFailed(Exception):
@@ -95,12 +117,16 @@ class AbciProtocol(asyncio.Protocol):
     def __init__(self, application: Application, fail: Callable[[BaseException], None]) -> None:
         """Answer by ``application``; report what ends the process to ``fail``."""
         self._handlers = {name: application.get_handler(name) for name in HANDLED_NAMES}
+        self._checker = application.get_checker()
         self._fail = fail
         self._frames = FrameReader()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, bytes]] = deque()
+        """(message, the transaction of a plain CheckTx or nothing)."""
         self._waiting_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._is_scheduled = False
+        self._is_pending = False
+        """The check at the head is waited for: ``resume`` goes on."""
         self._is_paused = False
         self._is_stopped = False
         self.is_lost = False
@@ -115,7 +141,7 @@ class AbciProtocol(asyncio.Protocol):
         if self._is_stopped:
             return
         self._take(data)
-        if not self._is_scheduled:
+        if not self._is_scheduled and not self._is_pending:
             self._answer_some()
 
     def drain(self) -> None:
@@ -128,6 +154,13 @@ class AbciProtocol(asyncio.Protocol):
             return
         if data:  # the end of the stream is seen again by the loop
             self._take(data)
+            if not self._is_pending:
+                self._schedule()
+
+    def resume(self) -> None:
+        """Go on with a check that was waited for."""
+        if self._is_pending:
+            self._is_pending = False
             self._schedule()
 
     def _take(self, data: bytes) -> None:
@@ -135,24 +168,36 @@ class AbciProtocol(asyncio.Protocol):
             messages = self._frames.feed(data)
         except InvalidFrame as error:
             raise self._stop_for_stream("frame", error) from error
-        self._waiting.extend(messages)
+        transactions = list(map(read_plain_check, messages))
+        self._waiting.extend(zip(messages, transactions, strict=True))
         self._waiting_bytes += sum(map(len, messages))
+        checks = [transaction for transaction in transactions if transaction]
+        if checks:
+            self._checker.look_ahead(checks)
 
     def _answer_some(self) -> None:
         """Answer the next requests with one write; the loop comes back for the rest."""
         self._is_scheduled = False
         name = "frame"
         answers: list[bytes] = []
+        checker, waiting = self._checker, self._waiting
         try:
-            for _ in range(min(len(self._waiting), TURN_REQUESTS)):
-                message = self._waiting.popleft()
-                self._waiting_bytes -= len(message)
-                if message == _FLUSH_REQUEST:  # follows every other request when they come one by one
+            for _ in range(min(len(waiting), TURN_REQUESTS)):
+                message, transaction = waiting[0]
+                if transaction:
+                    if checker.is_pending(transaction):
+                        self._is_pending = True
+                        break
+                    name = "check_tx"
+                    answers.append(encode_answer(_CHECK_TAG, checker.check(transaction)[1]))
+                elif message == _FLUSH_REQUEST:  # follows every other request when they come one by one
                     answers.append(_FLUSH_ANSWER)
-                    continue
-                request = pb.Request.FromString(message)
-                name = request.WhichOneof("value") or "unknown request"
-                answers.append(encode_frame(self._answer(name, request).SerializeToString()))
+                else:
+                    request = pb.Request.FromString(message)
+                    name = request.WhichOneof("value") or "unknown request"
+                    answers.append(self._answer(name, request))
+                waiting.popleft()
+                self._waiting_bytes -= len(message)
         except DecodeError as error:
             raise self._stop_for_stream(name, error) from error
         except Exception as error:  # outermost loop of the connection: ends the process
@@ -160,7 +205,7 @@ class AbciProtocol(asyncio.Protocol):
         finally:
             if answers and self._transport is not None:
                 self._transport.write(b"".join(answers))
-        if self._waiting:
+        if waiting and not self._is_pending:
             self._schedule()
         self._regulate()
 
@@ -187,18 +232,16 @@ class AbciProtocol(asyncio.Protocol):
         if not self._frames.is_between_frames and not self._is_stopped:
             log.warning("connection closed within a request: %s", error or "end of stream")
 
-    def _answer(self, name: str, request: pb.Request) -> pb.Response:
+    def _answer(self, name: str, request: pb.Request) -> bytes:
+        """Return the frame of the answer."""
         if name == "echo":
-            return pb.Response(echo=pb.ResponseEcho(message=request.echo.message))
+            return encode_answer(_TAGS[name], pb.ResponseEcho(message=request.echo.message).SerializeToString())
         handler = self._handlers.get(name)
         if handler is None:
             raise HandlerFailed(
                 name, "CometBFT sent a request that this application doesn't know; use CometBFT v0.38.x"
             )
-        response = pb.Response()
-        getattr(response, name).MergeFrom(handler(getattr(request, name)))
-        getattr(response, name).SetInParent()
-        return response
+        return encode_answer(_TAGS[name], handler(getattr(request, name)).SerializeToString())
 
     def _stop_for_stream(self, name: str, error: Exception) -> HandlerFailed:
         return self._stop(HandlerFailed(name, f"the stream from CometBFT can't be read: {error}"))
@@ -238,7 +281,11 @@ async def serve(
         for connection in connections:
             connection.drain()
 
-    application.attach(drain)
+    def resume() -> None:
+        for connection in connections:
+            connection.resume()
+
+    application.attach(drain, resume)
     server = await loop.create_unix_server(connect, str(socket_path))
     log.info("ABCI listens at %s", socket_path)
     if listening is not None:

@@ -62,6 +62,7 @@ def abci(
     from chain.abci.faults import parse_fault
     from chain.abci.metrics import FILE_NAME, MeteredApplication
     from chain.abci.server import serve
+    from chain.abci.verifying import VerifierUse
     from chain.snapshots import SnapshotDirectory, SnapshotMaker
     from chain.system import CONTRACTS, process_system_genesis
 
@@ -82,6 +83,7 @@ def abci(
             snapshots=SnapshotDirectory(home / "snapshots"),
             retain_blocks=settings.retain_blocks,
             on_commit=maker.process_committed if maker is not None else None,
+            verifier_use=VerifierUse(settings.verifier),
         )
         path = socket or home / "abci.sock"
         path.unlink(missing_ok=True)
@@ -91,7 +93,10 @@ def abci(
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stopping.set)
-            await serve(MeteredApplication(application, home / FILE_NAME), path, stopping)
+            try:
+                await serve(MeteredApplication(application, home / FILE_NAME), path, stopping)
+            finally:
+                application.close()
 
         asyncio.run(run())
         path.unlink(missing_ok=True)

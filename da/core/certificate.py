@@ -24,6 +24,7 @@ Version 2 has before the signatures::
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from da.core.blob import MAX_BLOB_BYTES
@@ -164,15 +165,24 @@ def verify_certificate(certificate: Certificate, committee: Committee, *, genesi
     scheme = compute_tier_scheme(num_seats, certificate.terms.tier)
     if len(seen) < scheme.num_signatures:
         raise NotEnoughSignatures(expected=scheme.num_signatures, got=len(seen))
-    top = None if certificate.batch is None else _compute_batch_top(terms, certificate.batch)
-    for seat, signature in certificate.signatures:
-        key = committee.seats[seat].key
-        if certificate.batch is None or top is None:
-            message = compute_receipt_message(terms, seat)
-        else:
-            message = compute_batch_message(top, certificate.batch.num_blobs, seat)
+    for seat, key, signature, message in iterate_signed(certificate, committee):
         if not is_signature_valid(key, signature, message):
             raise ForgedSignature(seat=seat, key=key)
+
+
+def iterate_signed(certificate: Certificate, committee: Committee) -> Iterator[tuple[ShardIndex, bytes, bytes, bytes]]:
+    """Yield (seat, its key, its signature, the message that it should have signed); raises BadBatchPath.
+
+    The seats must be the committee's.
+    """
+    terms, batch = certificate.terms, certificate.batch
+    top = b"" if batch is None else _compute_batch_top(terms, batch)
+    for seat, signature in certificate.signatures:
+        if batch is None:
+            message = compute_receipt_message(terms, seat)
+        else:
+            message = compute_batch_message(top, batch.num_blobs, seat)
+        yield seat, committee.seats[seat].key, signature, message
 
 
 def _compute_batch_top(terms: ReceiptTerms, place: BatchPlace) -> bytes:

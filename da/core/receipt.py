@@ -25,8 +25,8 @@ So one path serves the signatures of all seats.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
-from functools import lru_cache
 
 from nacl.exceptions import CryptoError
 from nacl.signing import VerifyKey
@@ -43,9 +43,12 @@ SIGNATURE_BYTES = 64
 MAX_BATCH_BLOBS = 4096
 """Blobs of one batch: paths stay below 13 hashes."""
 
-_REMEMBERED_SIGNATURES = 16_384
+REMEMBERED_SIGNATURES = 16_384
 """Verdicts on (key, signature, message), 8 MB at most: the chain checks them when a transaction comes and needs them
 when its block does, and all blobs of a batch share theirs."""
+
+_VERDICTS: OrderedDict[tuple[bytes, bytes, bytes], bool] = OrderedDict()
+"""A memo of ``is_signature_valid``: it changes how long an answer takes, never the answer."""
 
 ADDRESS_BYTES = 20
 """A chain address."""
@@ -107,13 +110,27 @@ def is_key_proof_valid(key: bytes, proof: bytes, *, genesis_hash: bytes, operato
     return is_signature_valid(key, proof, key_proof_message(genesis_hash, operator_address))
 
 
-@lru_cache(maxsize=_REMEMBERED_SIGNATURES)
 def is_signature_valid(key: bytes, signature: bytes, message: bytes) -> bool:
     """Tell whether ``signature`` is ``key``'s ed25519 signature of ``message``; total on any bytes.
 
     libsodium's verdict (RFC 8032, 5.1.7, without cofactor; keys and points of small order are refused), for everybody
     alike: half of OpenSSL's time, and other libraries differ at the edges.
     """
+    verdict = _VERDICTS.get((key, signature, message))
+    if verdict is None:
+        verdict = _compute_verdict(key, signature, message)
+        remember_verdict(key, signature, message, is_valid=verdict)
+    return verdict
+
+
+def remember_verdict(key: bytes, signature: bytes, message: bytes, *, is_valid: bool) -> None:
+    """Spare ``is_signature_valid`` a check whose verdict is known, as from another process of this program."""
+    _VERDICTS[key, signature, message] = is_valid
+    if len(_VERDICTS) > REMEMBERED_SIGNATURES:
+        _VERDICTS.popitem(last=False)  # one step of the interpreter: a thread may check at the same time
+
+
+def _compute_verdict(key: bytes, signature: bytes, message: bytes) -> bool:
     if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

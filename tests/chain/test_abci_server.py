@@ -35,6 +35,8 @@ class EchoingApplication:
 
     def __init__(self, failing: str = "") -> None:
         self.failing = failing
+        self.looked_ahead: list[bytes] = []
+        self.pending: set[bytes] = set()
 
     def get_handler(self, name: str) -> Handler:
         kind = getattr(pb, type(getattr(pb.Response(), name)).__name__)
@@ -51,8 +53,21 @@ class EchoingApplication:
 
         return handle
 
-    def attach(self, drain: Callable[[], None]) -> None:
-        self.drain = drain
+    def get_checker(self) -> EchoingApplication:
+        return self
+
+    def look_ahead(self, transactions: list[bytes]) -> None:
+        self.looked_ahead += transactions
+
+    def is_pending(self, transaction: bytes) -> bool:
+        return transaction in self.pending
+
+    def check(self, transaction: bytes) -> tuple[int, bytes]:
+        request = pb.RequestCheckTx(tx=transaction)
+        return 0, self.get_handler("check_tx")(request).SerializeToString()
+
+    def attach(self, drain: Callable[[], None], resume: Callable[[], None]) -> None:
+        self.drain, self.resume = drain, resume
 
 
 class RecordingTransport(asyncio.WriteTransport):
@@ -254,6 +269,37 @@ async def test_long_row_of_checks_gives_the_loop_back() -> None:
     await asyncio.sleep(0)
     assert [answer.WhichOneof("value") for answer in _read(checks.writes)][-2:] == ["check_tx", "flush"]
     assert len(_read(checks.writes)) == 3 * TURN_REQUESTS + 2
+
+
+def _make_check(transaction: bytes) -> bytes:
+    return encode_frame(pb.Request(check_tx=pb.RequestCheckTx(tx=transaction)).SerializeToString())
+
+
+async def test_pending_check_holds_up_its_own_connection_only() -> None:
+    """Answers stay in order, and go on when the check pends no more."""
+    application = EchoingApplication()
+    application.pending = {b"b"}
+    mempool, checks = _connect(application, [])
+    consensus, blocks = _connect(application, [])
+    mempool.data_received(b"".join(map(_make_check, (b"a", b"b", b"c"))) + FLUSH)
+    assert application.looked_ahead == [b"a", b"b", b"c"]
+    assert [answer.check_tx.data for answer in _read(checks.writes)] == [b"a"]
+    mempool.data_received(_make_check(b"d"))
+    mempool.resume()
+    await asyncio.sleep(0)
+    assert len(_read(checks.writes)) == 1, "it still pends"
+    consensus.data_received(_make_request("finalize_block"))
+    assert len(_read(blocks.writes)) == 1
+    application.pending = {b"d"}
+    mempool.resume()
+    await asyncio.sleep(0)
+    got = _read(checks.writes)
+    assert [answer.check_tx.data for answer in got[:3]] == [b"a", b"b", b"c"]
+    assert [answer.WhichOneof("value") for answer in got] == ["check_tx", "check_tx", "check_tx", "flush"]
+    application.pending.clear()
+    mempool.resume()
+    await asyncio.sleep(0)
+    assert [answer.check_tx.data for answer in _read(checks.writes)[4:]] == [b"d"]
 
 
 async def test_reading_pauses_while_too_much_waits() -> None:

@@ -11,9 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.abci import abci_pb2 as pb
+from chain.abci.answers import encode_admission
 from chain.abci.generate import generate
 from chain.abci.server import HANDLED_NAMES
-from chain.abci.wire import MAX_FRAME_BYTES, FrameReader, InvalidFrame, encode_frame
+from chain.abci.wire import (
+    MAX_FRAME_BYTES,
+    FrameReader,
+    InvalidFrame,
+    encode_answer,
+    encode_frame,
+    encode_length,
+    read_plain_check,
+)
+from chain.core.records import Transaction
+from chain.core.types import Address, Amount, Hash, Nonce
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ORACLE_ONLY = {"ConsensusParams.synchrony", "ConsensusParams.feature"}
@@ -47,6 +58,49 @@ def test_invalid_length() -> None:
         FrameReader().feed(b"\xff\xff\xff\xff\x0f")
     with pytest.raises(InvalidFrame, match="more than 5 bytes"):
         FrameReader().feed(b"\xff" * 6)
+
+
+@given(st.binary(max_size=40_000), st.booleans())
+def test_plain_checks_are_read_as_protobuf_reads_them(transaction: bytes, is_recheck: bool) -> None:
+    kind = pb.RECHECK if is_recheck else pb.NEW
+    message = pb.Request(check_tx=pb.RequestCheckTx(tx=transaction, type=kind)).SerializeToString()
+    assert read_plain_check(message) == (b"" if is_recheck else transaction)
+    for cut in (1, 2, 3, len(message)):
+        assert read_plain_check(message[:-cut]) == b""
+    assert read_plain_check(message + b"\x12\x00") == b"", "a second field"
+
+
+@given(st.binary(max_size=60))
+def test_whatever_is_read_as_a_plain_check_is_one(message: bytes) -> None:
+    transaction = read_plain_check(b"\x42" + message)
+    if transaction:
+        assert pb.Request.FromString(b"\x42" + message) == pb.Request(check_tx=pb.RequestCheckTx(tx=transaction))
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(21_000, 2**63 - 1))
+def test_admission_is_what_protobuf_writes(digest: bytes, gas_limit: int) -> None:
+    transaction = Transaction(
+        hash=Hash(digest),
+        raw=b"",
+        type=2,
+        chain_id=1,
+        sender=Address(bytes(20)),
+        nonce=Nonce(0),
+        to=None,
+        value=Amount(0),
+        data=b"",
+        gas_limit=gas_limit,
+        max_fee=Amount(0),
+        max_priority_fee=Amount(0),
+        v=0,
+        r=0,
+        s=0,
+    )
+    expected = pb.ResponseCheckTx(data=digest, gas_wanted=gas_limit)
+    assert encode_admission(transaction) == expected.SerializeToString()
+    tag = encode_length(pb.Response.DESCRIPTOR.fields_by_name["check_tx"].number << 3 | 2)
+    frame = encode_frame(pb.Response(check_tx=expected).SerializeToString())
+    assert encode_answer(tag, encode_admission(transaction)) == frame
 
 
 def _describe(message: Any) -> dict[str, list[Any]]:

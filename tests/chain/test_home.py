@@ -161,6 +161,7 @@ def test_invalid_resets_of_the_state(tmp_path: Path) -> None:
         ("retain_bloks = 1\n", "line 1: unknown key 'retain_bloks', did you mean retain_blocks?"),
         ("\nretain_blocks = 7\n", "line 2: retain_blocks is 7, expected 0 or at least 100"),
         ("num_snapshots_kept = 0", "line 1: num_snapshots_kept is 0, expected at least 1"),
+        ("verifier = 2", "line 1: verifier is 2, expected -1, 0 or 1"),
     ],
 )
 def test_start_names_the_line_of_junk_settings_at_once(tmp_path: Path, text: str, said: str) -> None:

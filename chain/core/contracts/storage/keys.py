@@ -17,7 +17,7 @@ from functools import lru_cache
 from chain.core.abi.storage import STORAGE_ADDRESS
 from chain.core.contracts.params import ContractParams, TierParams
 from chain.core.record_codec import RecordCodec, pack, unpack
-from chain.core.state import Overlay
+from chain.core.state import Base, Overlay
 from chain.core.types import Address
 
 STORAGE = Address(STORAGE_ADDRESS)
@@ -191,7 +191,7 @@ def _decode_tiers(params: bytes) -> tuple[TierParams, ...]:
     )
 
 
-def get_epoch_state(state: Overlay) -> EpochState:
+def get_epoch_state(state: Base) -> EpochState:
     """Return the committee's clock."""
     value = state.get(_EPOCH_STATE_KEY)
     return _EPOCH_STATE.decode(value) if value is not None else EpochState(epoch=0, has_changed=False, num_nodes=0)
