@@ -298,6 +298,19 @@ def sent(round_index: int) -> SentUpdate:
     )
 
 
+def test_a_trace_takes_no_more_than_two_files(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("training.worker.trace.MAX_FILE_BYTES", 2_000)
+    trace = Trace(tmp_path / "trace.jsonl")
+    for number in range(100):
+        trace.record_traffic({"number": number})
+    trace.close()
+    old, new = (load_trace(tmp_path / name) for name in ("trace.jsonl.previous", "trace.jsonl"))
+    numbers = [event.counters["number"] for event in (*old, *new)]
+    assert numbers == list(range(numbers[0], 100)), "the newest ones, without a gap"
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 2_200
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_the_journal_names_state_and_payload_in_one_step_and_removes_what_it_no_longer_names(tmp_path: Path) -> None:
     journal = make_journal(tmp_path)
     for index in range(3):

@@ -143,6 +143,7 @@ class Duties:
         """Upload one part of a checkpoint: ours at once, anybody's after the grace blocks."""
         if view.member.state not in (MemberState.READY, MemberState.ACTIVE) and view.run.state is not RunState.FINISHED:
             return False
+        self._stored = {(version, part) for version, part in self._stored if version >= view.run.certified_version}
         for version in compute_checkpoint_versions(view.run):
             if version > agreement.version:
                 continue

@@ -22,6 +22,9 @@ from training.worker.durable import is_disk_full
 
 LOG = logging.getLogger("trainer")
 
+MAX_FILE_BYTES = 1 << 26
+"""Of one file, about a hundred thousand rounds' events in a quiet run; the file before is kept as ``.previous``."""
+
 
 class EventKind(StrEnum):
     """What a span of time was used for."""
@@ -87,6 +90,7 @@ class Trace:
         """Open ``path`` for appending; ``listeners`` hear every event too."""
         self._listeners = tuple(listeners)
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
         self._is_full = False
@@ -113,6 +117,8 @@ class Trace:
         with self._lock:
             if not self._file.closed:
                 self._append(line)
+                if self._file.tell() >= MAX_FILE_BYTES:
+                    self._turn_over()
 
     @contextmanager
     def span(self, kind: EventKind, round_index: int = -1) -> Iterator[Span]:
@@ -151,6 +157,12 @@ class Trace:
             self._is_full = True
         else:
             self._is_full = False
+
+    def _turn_over(self) -> None:
+        """Begin a file anew, so that a worker of years fills no disk with its trace."""
+        self._file.close()
+        self._path.replace(self._path.with_name(self._path.name + ".previous"))
+        self._file = self._path.open("a", encoding="utf-8")
 
     def record_traffic(self, counters: dict[str, int]) -> None:
         """Record the socket counters as they stand."""
