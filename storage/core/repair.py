@@ -54,16 +54,29 @@ class MissingShard:
 
 
 def plan_missing(
-    inventories: Mapping[ShardIndex, Iterable[BlobId]], own: Iterable[BlobId]
+    inventories: Mapping[ShardIndex, Iterable[BlobId]], own: Iterable[BlobId], *, least_holders: int = 1
 ) -> dict[BlobId, tuple[ShardIndex, ...]]:
-    """Return the blobs that other seats of one epoch have and this one has not, with the seats that have them."""
+    """Return the blobs that other seats of one epoch have and this one has not, with the seats that have them.
+
+    Fewer than ``least_holders`` (k) can't give it back, and may be liars who list what does not exist.
+    """
     kept = set(own)
     holders: dict[BlobId, list[ShardIndex]] = {}
     for seat, blobs in sorted(inventories.items()):
         for blob in blobs:
             if blob not in kept:
                 holders.setdefault(blob, []).append(seat)
-    return {blob: tuple(seats) for blob, seats in sorted(holders.items())}
+    return {blob: tuple(seats) for blob, seats in sorted(holders.items()) if len(seats) >= least_holders}
+
+
+def compute_window_end(ends: Sequence[BlobId | None], *, num_liars: int) -> BlobId | None:
+    """Return up to which blob all inventories can be compared, None for the end of all names.
+
+    ``ends`` has where each seat's pages broke off, None where it had said everything. The ``num_liars`` lowest don't
+    count: who lists a million names close together must not keep the others' names from being looked at.
+    """
+    broken = sorted(end for end in ends if end is not None)
+    return broken[num_liars] if len(broken) > num_liars else None
 
 
 def plan_repairs(missing: Sequence[MissingShard], height: Height) -> tuple[MissingShard, ...]:

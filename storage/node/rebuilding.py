@@ -8,7 +8,7 @@ Invariant: what is committed hashes to its root in the blob's header.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from da.core.blob import BlobHeader, compute_shard_bytes
 from da.core.errors import FaultKind, SeatFailed, SeatFault
 from da.core.matrix import compute_recovery_rows
 from da.core.merkle import RootBuilder
-from da.core.types import BlobId, Committee, Seat
+from da.core.types import BlobId, Committee, Seat, ShardIndex
 from da.kernel import get_kernel
 from da.links import SeatLinks
 from da.shard_io import ShardStream
@@ -50,13 +50,15 @@ async def rebuild_shard(
     pacer: Pacer,
     executor: Executor,
     deadline_seconds: float,
+    asked_last: Collection[ShardIndex] = (),
 ) -> Rebuild:
-    """Rebuild ``offer``'s shard from the committee's other seats and keep it.
+    """Rebuild ``offer``'s shard from the committee's other seats and keep it; ``asked_last`` failed lately.
 
     Raises: RebuildFailed when fewer than k others are good; QuotaExceeded, DiskFull, IndexFull, ShelfUnavailable.
     """
     header = offer.header
     candidates = [seat for seat in committee.seats[: header.num_shards] if seat.index != offer.shard]
+    candidates.sort(key=lambda seat: seat.index in asked_last)
     outcome = Rebuild()
     while len(candidates) >= header.num_data:
         with engine.upload(offer, is_repair=True) as upload:

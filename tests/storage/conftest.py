@@ -428,6 +428,23 @@ def wait_until_async() -> Callable[..., Any]:
     return wait
 
 
+def load_beside(path: str) -> Any:
+    """Return a module that lies beside this file."""
+    spec = importlib.util.spec_from_file_location(f"beside_{Path(path).stem}", Path(__file__).parent / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def lying() -> Any:
+    """Stores that lie, see lying_store.py."""
+    return load_beside("lying_store.py")
+
+
 @pytest.fixture
 def with_terms() -> Callable[..., Shard]:
     """Return the same shard under other terms."""
@@ -437,12 +454,7 @@ def with_terms() -> Callable[..., Shard]:
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real S3 server; skipped with the reason where it can be neither found nor built."""
-    spec = importlib.util.spec_from_file_location("s3_server", Path(__file__).parent / "s3_server" / "server.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = load_beside("s3_server/server.py")
     try:
         server = module.start(tmp_path_factory.mktemp("s3") / "buckets")
     except module.NoS3Server as error:

@@ -1,8 +1,10 @@
-"""Nodes die, hang, lose files, get altered ones and fill up, while blobs come, are read, given back and end.
+"""Nodes die, hang, lie, lose files, get altered ones and fill up, while blobs come, are read, given back and end.
 
-At most f nodes are at fault at a time: no byte is lost, every read is right; at the end counters equal the disk, and
-when all leases are over nothing is left. ``python tests/storage/test_soak.py --minutes 25`` goes on for as long as
-asked and prints what it did; ``pytest -m soak`` does so for half an hour.
+A node that lies is one whose key and address a liar has taken over (lying_store.py): it signs for what it is given,
+keeps none of it, and answers reads with other bytes, slowly, without end or not at all. At most f nodes are at fault at
+a time: no byte is lost, every read is right; at the end counters equal the disk, and when all leases are over nothing
+is left. ``python tests/storage/test_soak.py --minutes 25`` goes on for as long as asked and prints what it did;
+``pytest -m soak`` does so for half an hour.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import argparse
 import importlib.util
 import json
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -34,6 +37,7 @@ from storage.core.expiry import GRACE_BLOCKS
 from storage.core.repair import LEAST_BLOCKS
 from storage.node.doctor import Diagnosis, diagnose
 from storage.node.engine import StoreEngine
+from storage.node.keys import load_or_create_receipt_key
 
 GENESIS_HASH = bytes(range(32))
 BLOCK_SECONDS = 0.1
@@ -61,15 +65,21 @@ class Put:
 class Soak:
     """One fleet, its chain, what was promised, and what went wrong so far."""
 
-    def __init__(self, fleet: Any, *, num_nodes: int, seed: int) -> None:
+    def __init__(self, fleet: Any, lying: Any, *, num_nodes: int, seed: int) -> None:
         self.chance = random.Random(seed)
         self.fleet = fleet
+        self.lying = lying
         self.counts: Counter[str] = Counter()
         self.live: dict[BlobId, Put] = {}
         self.nodes = fleet.start_all([f"n{index}" for index in range(num_nodes)], is_keeping=True, capacity=CAPACITY)
         self.committee: Committee = fleet.seat(self.nodes)
         self.num_faulty = (num_nodes - 1) // 3
         self._lock = threading.Lock()
+        self._put_lock = threading.Lock()
+        """Held while a blob is put and certified."""
+        self._num_liars = 0
+        self._owed = [self._lie, self._choke, self._kill]
+        """Faults that come first, so that the shortest soak has each of them."""
         self._stop = threading.Event()
         self._failure: list[BaseException] = []
 
@@ -93,7 +103,7 @@ class Soak:
             for thread in threads:
                 thread.start()
             try:
-                while time.monotonic() < end and not self._failure:
+                while (time.monotonic() < end or self._owed) and not self._failure:
                     self._break_something()
                 self._stop.set()
                 for thread in threads[1:]:
@@ -125,24 +135,30 @@ class Soak:
         while not self._stop.wait(0.05):
             if len(self.live) >= MAX_LIVE:
                 continue
-            size, seed = chance.choice([chance.randrange(1, 5_000), chance.randrange(1, MAX_BYTES)]), self._new_seed()
-            tier = chance.choice([Tier.TEMPORARY, Tier.HOT, Tier.HOT, Tier.COLD])
-            release = self.height + (150 if tier is Tier.TEMPORARY else chance.randrange(200, 1_500))
-            try:
-                certificate = client.disperse(
-                    make_bytes(seed, size),
-                    committee=self.committee,
-                    genesis_hash=GENESIS_HASH,
-                    tier=tier,
-                    expiry=Height(release),
-                    leaf_bytes=chance.choice([1_024, 65_536]),
-                )
-            except NotEnoughReceipts:
-                # Too few signed in time: nothing was promised, and what was stored ends by itself.
-                self.counts["puts that were refused"] += 1
-                continue
-            blob = certificate.terms.blob
-            self._certify(Put(blob=blob, seed=seed, size_bytes=size, tier=tier, release=release))
+            with self._put_lock:
+                self._put(client, chance)
+
+    def _put(self, client: BlobClient, chance: random.Random) -> None:
+        size, seed = chance.choice([chance.randrange(1, 5_000), chance.randrange(1, MAX_BYTES)]), self._new_seed()
+        tier = chance.choice([Tier.TEMPORARY, Tier.HOT, Tier.HOT, Tier.COLD])
+        if self._num_liars and tier is Tier.TEMPORARY:
+            tier = Tier.HOT  # what a liar has signed for must be repaired before others fail
+        release = self.height + (150 if tier is Tier.TEMPORARY else chance.randrange(200, 1_500))
+        try:
+            certificate = client.disperse(
+                make_bytes(seed, size),
+                committee=self.committee,
+                genesis_hash=GENESIS_HASH,
+                tier=tier,
+                expiry=Height(release),
+                leaf_bytes=chance.choice([1_024, 65_536]),
+            )
+        except NotEnoughReceipts:
+            # Too few signed in time: nothing was promised, and what was stored ends by itself.
+            self.counts["puts that were refused"] += 1
+            return
+        blob = certificate.terms.blob
+        self._certify(Put(blob=blob, seed=seed, size_bytes=size, tier=tier, release=release))
 
     def _certify(self, put: Put) -> None:
         with self._lock:
@@ -207,12 +223,14 @@ class Soak:
             self._alter_files,
             self._lose_index,
             self._fill_up,
+            self._choke,
+            self._lie,
         ]
         for victim in victims:
-            fault = self.chance.choice(faults)
+            fault = self._owed.pop(0) if self._owed else self.chance.choice(faults)
             self.counts[fault.__name__.strip("_").replace("_", " ")] += 1
             fault(victim)
-        self._heal(victims)
+        self._heal(range(len(self.nodes)))
 
     def _kill(self, index: int) -> None:
         self.nodes[index].kill()
@@ -258,6 +276,38 @@ class Soak:
         self._restart(index, capacity=FULL)
         self._stop.wait(self.chance.uniform(1.0, 3.0))
         assert self.nodes[index].stop() == 0
+        self._restart(index)
+
+    def _choke(self, index: int) -> None:
+        """Let no file of the live node grow beyond a size, as on a full disk."""
+        pid = self.nodes[index].process.pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (self.chance.choice([0, 8_192, 1 << 16, 1 << 18]), hard))
+        self._stop.wait(self.chance.uniform(0.5, 2.0))
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+
+    def _lie(self, index: int) -> None:
+        """Let a liar answer at a node's address, with its key, for a while."""
+        node = self.nodes[index]
+        node.kill()
+        self._num_liars += 1
+        liar = self.lying.LyingStore(
+            load_or_create_receipt_key(node.home / "receipt.key"),
+            genesis_hash=GENESIS_HASH,
+            habit=self.chance.choice(list(self.lying.Habit)),
+            port=int(node.url.rpartition(":")[2]),
+            seed=self.chance.randrange(2**32),
+        )
+        try:
+            for _ in range(self.chance.randrange(1, 4)):
+                self._stop.wait(self.chance.uniform(0.4, 1.2))
+                liar.habit = self.chance.choice(list(self.lying.Habit))
+        finally:
+            liar.close()
+        self.counts["requests to liars"] += sum(liar.asked.values())
+        self.counts["receipts of liars"] += liar.asked["put"]
+        with self._put_lock:  # what it has signed for is certified now, so that healing knows of it
+            self._num_liars -= 1
         self._restart(index)
 
     def _restart(self, index: int, **options: Any) -> None:
@@ -370,18 +420,19 @@ def get_status(node: Any) -> dict[str, Any]:
 
 
 @pytest.mark.integration
-def test_a_fleet_under_fire_loses_nothing(fleet: Any) -> None:
-    soak = Soak(fleet, num_nodes=4, seed=random.randrange(2**32))
+def test_a_fleet_under_fire_loses_nothing(fleet: Any, lying: Any) -> None:
+    soak = Soak(fleet, lying, num_nodes=4, seed=random.randrange(2**32))
     soak.run(seconds=5)
     assert soak.counts["puts"] >= 5, soak.counts
     assert soak.counts["reads"] >= 20, soak.counts
+    assert soak.counts["requests to liars"] >= 1, soak.counts
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(45 * 60)
 @pytest.mark.integration
-def test_half_an_hour_under_fire(fleet: Any) -> None:
-    soak = Soak(fleet, num_nodes=7, seed=random.randrange(2**32))
+def test_half_an_hour_under_fire(fleet: Any, lying: Any) -> None:
+    soak = Soak(fleet, lying, num_nodes=7, seed=random.randrange(2**32))
     soak.run(seconds=30 * 60)
     assert soak.counts["puts"] >= 100, soak.counts
 
@@ -403,7 +454,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         fleet = doubles.Fleet(Path(directory))
         try:
-            soak = Soak(fleet, num_nodes=arguments.nodes, seed=seed)
+            soak = Soak(fleet, doubles.load_beside("lying_store.py"), num_nodes=arguments.nodes, seed=seed)
             try:
                 soak.run(60 * arguments.minutes)
             finally:
