@@ -109,6 +109,57 @@ def test_silence_costs_a_part_of_the_bond_the_seat_and_its_income() -> None:
     assert chain.total_money() == chain.minted
 
 
+def test_a_flood_of_challenges_is_no_way_to_an_honest_bond() -> None:
+    """Forty at once, and more while they are answered; the node manages one a block, the most urgent first."""
+    chain = bonded(Chain(params=ContractParams(challenge_blocks=10)))
+    node, other = chain.nodes[0].operator, chain.nodes[1].operator
+    stored = {each.blob: each for each in (Stored(chain, size=1_500 + 251 * number) for number in range(60))}
+    waiting = list(stored)
+    for _ in range(40):
+        chain.call("Storage", "challenge", waiting.pop(), 0, 3, sender="eve", value=10**17)
+    answered = 0
+    while challenges := chain.structs("Storage", "challengesOf", node):
+        assert challenges == sorted(challenges, key=lambda challenge: challenge["dueHeight"])
+        blob = challenges[0]["blob"]
+        chain.call("Storage", "answerChallenge", blob, 0, *stored[blob].answer(0, 3), sender=node)
+        answered += 1
+        if waiting and answered % 2:
+            chain.call("Storage", "challenge", waiting.pop(), 0, 3, sender="eve", value=10**17)
+        chain.advance(1)
+    assert answered == 60
+    chain.advance(60)
+    assert chain.events("NodeSlashed") == []
+    assert chain.struct("Storage", "nodeAccount", node)["bond"] == 10 * WEI
+    # it holds up nobody's challenge of another node
+    chain.call("Storage", "challenge", next(iter(stored)), 1, 0, sender="eve", value=10**17)
+    (challenge,) = chain.structs("Storage", "challengesOf", other)
+    assert challenge["dueHeight"] == chain.height + 10
+    assert chain.total_money() == chain.minted
+
+
+def test_an_answer_counts_to_the_last_height_and_once() -> None:
+    chain = bonded(Chain())
+    stored = Stored(chain)
+    node = chain.nodes[2].operator
+    chain.call("Storage", "challenge", stored.blob, 2, 0, sender="eve", value=10**17)
+    due = chain.struct("Storage", "challengeAt", stored.blob, 2)["dueHeight"]
+    chain.advance(due - chain.height)
+    before = chain.balance(node)
+    chain.call("Storage", "answerChallenge", stored.blob, 2, *stored.answer(2, 0), sender="anybody")
+    assert refused(chain, "answerChallenge", stored.blob, 2, *stored.answer(2, 0)) == "NoChallenge"
+    assert chain.balance(node) - before == chain.struct("Storage", "nodeTerms")["challengeBond"]
+    chain.advance(150)
+    assert chain.events("NodeSlashed") == []
+    # and again from anew: the next challenge is another one, and an answer of before is none after its time
+    chain.call("Storage", "challenge", stored.blob, 2, 1, sender="eve", value=10**17)
+    assert refused(chain, "answerChallenge", stored.blob, 2, *stored.answer(2, 0)) == "BadAnswer"
+    due = chain.struct("Storage", "challengeAt", stored.blob, 2)["dueHeight"]
+    chain.advance(due + 2 - chain.height)
+    assert refused(chain, "answerChallenge", stored.blob, 2, *stored.answer(2, 1)) == "NoChallenge"
+    assert len(chain.events("NodeSlashed")) == 1
+    assert chain.total_money() == chain.minted
+
+
 def test_who_did_not_sign_or_may_delete_is_not_slashed() -> None:
     chain = bonded(Chain())
     blob = make_hash("blob")

@@ -1,8 +1,9 @@
 """Challenges: a seat shows one leaf of a shard that it signed for, or loses a part of its bond (DESIGN 4.1).
 
 Anybody may accuse, with a bond: an answer takes it, silence returns it with half of what the node loses; the other half
-goes to the epoch's other seats. Time is a height, so nobody judges. Invariant: a seat loses a shard at most once, and
-never for a blob that it may delete.
+goes to the epoch's other seats. Time is a height, so nobody judges. Each challenge that is open against a node gives
+its next one a block more: a thousand at once are no way to an honest node's bond. Invariant: a seat loses a shard at
+most once, and never for a blob that it may delete; who answers one challenge a block, most urgent first, loses none.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ def process_challenge(turn: Turn, challenger: Address, blob_id: bytes, seat: int
         raise Refusal("ChallengeIsOpen", blob_id, seat)
     operator = get_operator(state, blob.epoch, seat)
     assert operator is not None, "only seats of its epoch sign for a blob"
-    due_height = height + terms.challenge_blocks
+    book = get_node_book(state, operator)
+    due_height = height + terms.challenge_blocks + book.num_challenges
     bound_height = _compute_bound_height(state, blob, operator)
     if bound_height <= due_height:
         raise Refusal("LeaseTooShort", due_height + 1, bound_height)
@@ -103,7 +105,6 @@ def process_challenge(turn: Turn, challenger: Address, blob_id: bytes, seat: int
     state.set(challenge_key(blob_id, seat), _CHALLENGE.encode(challenge))
     state.set(due_challenge_key(due_height, blob_id, seat), b"")
     state.set(node_challenge_key(operator, due_height, blob_id, seat), b"")
-    book = get_node_book(state, operator)
     book.num_challenges += 1
     save_node_book(state, operator, book)
     # EVENTS
