@@ -44,7 +44,7 @@ from chain.core.transactions import restore_transaction
 from chain.core.types import Address, Hash, Height
 from chain.store_file import FILE_NAME, find_missing_end, has_file
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
-from chain.stored_states import ArchiveState, SnapshotState, iterate_all
+from chain.stored_states import UNKNOWN, ArchiveState, KnownState, SnapshotState, iterate_all, remember
 
 DATABASES = (
     b"meta",
@@ -162,11 +162,20 @@ class Snapshot:
 
     __slots__ = ("_databases", "_height", "_state", "_transaction")
 
-    def __init__(self, transaction: lmdb.Transaction, databases: dict[bytes, Any]) -> None:
-        """Read through ``transaction``."""
+    def __init__(
+        self,
+        transaction: lmdb.Transaction,
+        databases: dict[bytes, Any],
+        known: dict[bytes, bytes | None] | None = None,
+    ) -> None:
+        """Read through ``transaction``; the writer remembers in ``known`` what the state holds."""
         self._transaction = transaction
         self._databases = databases
-        self._state = SnapshotState(transaction, databases[b"state"])
+        self._state = (
+            SnapshotState(transaction, databases[b"state"])
+            if known is None
+            else KnownState(transaction, databases[b"state"], known)
+        )
         self._height: Height | None = None
 
     @property
@@ -376,6 +385,8 @@ class Store:
         self._env.reader_check()
         self._databases = _open_databases(self._env, directory, is_writer=True)
         self._num_commits = 0
+        self._known: dict[bytes, bytes | None] = {}
+        """What the newest state holds, of keys that were read or written of late."""
         self._begin_reading()
 
     @property
@@ -403,6 +414,8 @@ class Store:
                 break
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
+        for key, value in candidate.changes:
+            remember(self._known, key, value)
         self._begin_reading()
 
     def put_entries(self, entries: Sequence[Entry]) -> None:
@@ -425,6 +438,7 @@ class Store:
         with self._env.begin(write=True) as transaction:
             for database in self._databases.values():
                 transaction.drop(database, delete=False)
+        self._known.clear()
         self._begin_reading()
 
     def close(self) -> None:
@@ -434,10 +448,11 @@ class Store:
 
     def _begin_reading(self) -> None:
         self._reading = self._env.begin()
-        self._committed = Snapshot(self._reading, self._databases)
+        self._committed = Snapshot(self._reading, self._databases, self._known)
 
     def _write_between_blocks(self, write: Callable[[lmdb.Transaction], None]) -> None:
         self._reading.abort()
+        self._known.clear()
         self._grow_if_needed()
         while True:
             try:
@@ -473,7 +488,9 @@ class Store:
         state = self._databases[b"state"]
         undo: list[tuple[bytes, bytes | None]] = []
         for key, value in candidate.changes:
-            old = transaction.get(key, db=state)
+            old = self._known.get(key, UNKNOWN)
+            if old is UNKNOWN:
+                old = transaction.get(key, db=state)
             if old == value:
                 continue
             undo.append((key, None if old is None else bytes(old)))

@@ -38,6 +38,47 @@ class SnapshotState:
                 yield key, bytes(value)
 
 
+UNKNOWN: Any = object()
+"""In place of a value: nothing is remembered of the key."""
+
+MAX_KNOWN_KEYS = 32_768
+"""Of the writer's state that are remembered, some 10 MB."""
+MAX_KNOWN_VALUE_BYTES = 256
+"""Of a value that is remembered: accounts and most records."""
+
+
+class KnownState(SnapshotState):
+    """The newest state as its writer reads it: what was read or written of late is remembered from block to block.
+
+    A transfer is looked at three times, by CheckTx, FinalizeBlock and Commit, and a read of LMDB takes a microsecond.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self, transaction: lmdb.Transaction, database: Any, known: dict[bytes, bytes | None]) -> None:
+        """Read one named database; ``known`` is what it holds under some keys, None where nothing."""
+        super().__init__(transaction, database)
+        self._known = known
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, None where there is none."""
+        value: bytes | None = self._known.get(key, UNKNOWN)
+        if value is UNKNOWN:
+            value = super().get(key)
+            remember(self._known, key, value)
+        return value
+
+
+def remember(known: dict[bytes, bytes | None], key: bytes, value: bytes | None) -> None:
+    """Have ``known`` say what a key holds now."""
+    if value is not None and len(value) > MAX_KNOWN_VALUE_BYTES:
+        known.pop(key, None)
+        return
+    if len(known) >= MAX_KNOWN_KEYS:
+        known.clear()
+    known[key] = value
+
+
 class PastState:
     """A state as it was before what has changed since."""
 

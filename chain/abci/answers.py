@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from chain.abci import abci_pb2 as pb
@@ -11,6 +12,9 @@ from chain.core.contracts.staking.keys import POWER_PREFIX
 from chain.core.errors import CODE_EXECUTION_FAILED, CODESPACE, InvalidTransaction
 from chain.core.record_codec import unpack
 from chain.core.records import Receipt, Transaction
+
+_REMEMBERED_RESULTS = 64
+"""Most transfers of a block have the same one."""
 
 QUERY_NOT_FOUND = 1
 """Result code of a query that names nothing."""
@@ -43,14 +47,19 @@ def make_validator_updates(changes: Sequence[tuple[bytes, bytes | None]]) -> lis
 
 
 def make_result(result: Receipt | InvalidTransaction, transaction: Any) -> pb.ExecTxResult:
-    """Return what a block says of one of its transactions."""
+    """Return what a block says of one of its transactions; the same object for the same words."""
     if isinstance(result, InvalidTransaction):
         return pb.ExecTxResult(code=result.code, log=str(result), codespace=CODESPACE)
+    return _make_executed(result.status, result.output, result.error, transaction.gas_limit, result.gas_used)
+
+
+@lru_cache(_REMEMBERED_RESULTS)
+def _make_executed(status: int, output: bytes, error: str, gas_wanted: int, gas_used: int) -> pb.ExecTxResult:
     return pb.ExecTxResult(
-        code=0 if result.status else CODE_EXECUTION_FAILED,
-        data=result.output,
-        log=result.error,
-        gas_wanted=transaction.gas_limit,
-        gas_used=result.gas_used,
-        codespace="" if result.status else CODESPACE,
+        code=0 if status else CODE_EXECUTION_FAILED,
+        data=output,
+        log=error,
+        gas_wanted=gas_wanted,
+        gas_used=gas_used,
+        codespace="" if status else CODESPACE,
     )

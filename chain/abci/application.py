@@ -329,6 +329,7 @@ class ChainApplication:
         self._parameters = parameters
         self._queue = TransactionQueue()
         self._finalized = None
+        self._verifier.set_terms(self._compute_terms())
         log.info("genesis of %s, genesis hash %s", parameters.chain_id, parameters.genesis_hash.hex())
         return pb.ResponseInitChain(app_hash=tree.root)
 
@@ -466,6 +467,7 @@ class ChainApplication:
         if tree is not None:
             self._tree = tree
             self._parameters = get_parameters(self._store.committed.state)
+            self._verifier.set_terms(self._compute_terms())
         return answer
 
     # ---- Parts of the above
@@ -565,6 +567,8 @@ class ChainApplication:
 
         More than there is where no block can hold it.
         """
+        if transaction.gas_limit == TRANSACTION_GAS:
+            return 0, 0  # most transfers: none is left to run anything
         state = self._store.committed.state
         try:
             reserved = compute_evm_gas(state, transaction, self._get_parameters(), self._contracts) or 0

@@ -97,6 +97,8 @@ def read_plain_check(message: bytes) -> bytes:
     if message[:1] != _CHECK_TAG:
         return b""
     size = len(message)
+    if 4 < size < 0x82 and message[1] == size - 2 and message[2] == _TRANSACTION_TAG[0] and message[3] == size - 4:
+        return message[4:]  # a transfer: lengths of one byte
     try:
         body = _read_length(message, 1)
         if body is None or body[0] != size - body[1] or message[body[1] : body[1] + 1] != _TRANSACTION_TAG:

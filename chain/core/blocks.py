@@ -38,9 +38,27 @@ def compute_bloom(logs: Iterable[Log]) -> bytes:
 
 def encode_receipt(receipt: Receipt) -> bytes:
     """Encode what is agreed of a receipt: status, gas, price, logs, output."""
-    logs = [[log.address, list(log.topics), log.data] for log in receipt.logs]
-    numbers = (receipt.status, receipt.gas_used, receipt.cumulative_gas_used, receipt.effective_gas_price)
-    return rlp.encode([receipt.transaction, *(rlp.encode_integer(number) for number in numbers), logs, receipt.output])
+    logs = rlp.encode([[log.address, list(log.topics), log.data] for log in receipt.logs]) if receipt.logs else b"\xc0"
+    payload = b"".join(
+        (
+            b"\xa0",
+            receipt.transaction,
+            _encode_number(receipt.status),
+            _encode_number(receipt.gas_used),
+            _encode_number(receipt.cumulative_gas_used),
+            _encode_number(receipt.effective_gas_price),
+            logs,
+            rlp.encode(receipt.output),
+        )
+    )
+    return rlp.encode_header(0xC0, len(payload)) + payload
+
+
+def _encode_number(number: int) -> bytes:
+    if 0 < number < 0x80:
+        return rlp.BYTES[number]
+    encoded = rlp.encode_integer(number)
+    return rlp.BYTES[0x80 + len(encoded)] + encoded
 
 
 def encode_header(block: Block) -> bytes:

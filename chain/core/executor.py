@@ -57,6 +57,28 @@ class BlockExecution:
     """The most that one call to a user's contract took of the EVM's meter, by contract."""
 
 
+@dataclass(slots=True)
+class Fees:
+    """What transfers have paid, and nobody has got yet: every account but the proposer's is as it should be.
+
+    Settled before anything could see the difference, so a block of transfers writes the proposer's account and the
+    supply once.
+    """
+
+    tips: int = 0
+    """Wei for the proposer."""
+    burned: int = 0
+    """Wei that exist no more."""
+
+    def settle(self, state: Overlay, proposer: Address) -> None:
+        """Write both."""
+        if self.tips:
+            accounts.credit(state, proposer, self.tips)
+        if self.burned:
+            set_supply(state, Amount(get_supply(state) - self.burned))
+        self.tips = self.burned = 0
+
+
 _MOVED = CallResult(status=1, output=b"", gas_used=0, logs=(), error="", is_revert=False)
 """Of a transfer, whose gas stands in the receipt."""
 
@@ -113,7 +135,8 @@ def check_arrival(
     nonce, balance, code_hash = accounts.load_account(state, transaction.sender)
     if code_hash:
         raise SenderIsContract(transaction.sender)
-    compute_evm_gas(state, transaction, parameters, contracts)
+    if transaction.gas_limit > parameters.evm_gas_limit:  # else it can't ask for more than there is
+        compute_evm_gas(state, transaction, parameters, contracts)
     return Nonce(nonce), Amount(balance)
 
 
@@ -131,6 +154,7 @@ def process_block(
     gas_used = 0
     num_logs = 0
     evm_meter = Meter(limit=environment.parameters.evm_gas_limit)
+    fees = Fees()
     evm_work: dict[Address, int] = {}
     for transaction in transactions:
         if isinstance(transaction, InvalidTransaction):
@@ -146,6 +170,7 @@ def process_block(
                 gas_used_before=gas_used,
                 log_index=num_logs,
                 evm_meter=evm_meter,
+                fees=fees,
             )
         except InvalidTransaction as error:
             results.append(error)
@@ -157,6 +182,7 @@ def process_block(
         num_logs += len(receipt.logs)
         receipts.append(receipt)
         results.append(receipt)
+    fees.settle(state, environment.proposer)
     return BlockExecution(
         results=tuple(results),
         receipts=tuple(receipts),
@@ -175,13 +201,19 @@ def process_transaction(
     log_index: int = 0,
     evm_meter: Meter | None = None,
     tracer: Tracer | None = None,
+    fees: Fees | None = None,
 ) -> Receipt:
     """Execute one transaction; raises InvalidTransaction and changes nothing when it can't be.
 
-    ``evm_meter`` is the block's, a fresh one by default; ``tracer`` is never given in a block.
+    ``evm_meter`` is the block's, a fresh one by default; ``tracer`` is never given in a block.  ``fees`` takes what
+    transfers pay, for later; without, it is written at once.
     """
     # CHECKS
     parameters = environment.parameters
+    proposer = environment.proposer
+    waiting_fees = Fees() if fees is None else fees
+    if transaction.sender == proposer:
+        waiting_fees.settle(state, proposer)
     required = check_transaction(transaction, parameters, contracts)
     sender, to, value = transaction.sender, transaction.to, transaction.value
     expected, balance, code_hash = accounts.load_account(state, sender)
@@ -207,6 +239,7 @@ def process_transaction(
     # EFFECTS
     price = min(transaction.max_fee, parameters.base_fee + transaction.max_priority_fee)
     if to is None or evm_gas is not None or to in contracts:
+        waiting_fees.settle(state, proposer)
         accounts.pay_for_turn(state, sender, transaction.gas_limit * price)
         result = _run(
             state,
@@ -233,12 +266,10 @@ def process_transaction(
         accounts.save_account(state, sender, expected + 1, balance - gas_used * price - value, code_hash)
         if value:
             accounts.credit(state, to, value)
-    tip = gas_used * (price - parameters.base_fee)
-    if tip:
-        accounts.credit(state, environment.proposer, tip)
-    burned = gas_used * parameters.base_fee
-    if burned:
-        set_supply(state, Amount(get_supply(state) - burned))
+    waiting_fees.tips += gas_used * (price - parameters.base_fee)
+    waiting_fees.burned += gas_used * parameters.base_fee
+    if fees is None or result is not _MOVED:
+        waiting_fees.settle(state, proposer)
     return Receipt(
         transaction=transaction.hash,
         status=result.status,

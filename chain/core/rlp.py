@@ -17,7 +17,8 @@ MAX_DEPTH = 8
 
 _SHORT = 55
 """Longest payload whose length stands in the first byte."""
-_BYTES = tuple(bytes((value,)) for value in range(256))
+BYTES = tuple(bytes((value,)) for value in range(256))
+"""Each byte."""
 
 
 class InvalidRlp(ValueError):
@@ -46,7 +47,7 @@ def encode(item: bytes | Sequence[object]) -> bytes:
 def encode_header(base: int, length: int) -> bytes:
     """Encode the length of a string (base 0x80) or a list (base 0xC0)."""
     if length <= _SHORT:
-        return _BYTES[base + length]
+        return BYTES[base + length]
     size = encode_integer(length)
     return bytes((base + _SHORT + len(size),)) + size
 

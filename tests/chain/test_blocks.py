@@ -6,8 +6,10 @@ from typing import Any
 
 import rlp as oracle
 from eth_hash.auto import keccak
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chain.core.blocks import compute_bloom, encode_header, seal_block
+from chain.core.blocks import compute_bloom, encode_header, encode_receipt, seal_block
 from chain.core.hashing import keccak256
 from chain.core.records import Log, Receipt
 from chain.core.types import Address, Amount, Hash, Height
@@ -86,3 +88,28 @@ def test_bloom_of_a_known_log() -> None:
             expected |= 1 << (((digest[index] << 8) + digest[index + 1]) % 2048)
     assert bloom == expected
     assert compute_bloom([]) == bytes(256)
+
+
+@given(
+    st.integers(0, 1),
+    st.integers(0, 2**64),
+    st.integers(0, 2**256 - 1),
+    st.binary(max_size=100),
+    st.lists(st.tuples(st.lists(st.binary(min_size=32, max_size=32), max_size=4), st.binary(max_size=80)), max_size=3),
+)
+def test_receipt_is_encoded_as_the_oracle_does(
+    status: int, gas: int, price: int, output: bytes, logs: list[tuple[list[bytes], bytes]]
+) -> None:
+    receipt = Receipt(
+        transaction=Hash(b"\x07" * 32),
+        status=status,
+        gas_used=gas,
+        cumulative_gas_used=gas + 1,
+        effective_gas_price=Amount(price),
+        logs=tuple(Log(address=Address(b"\x01" * 20), topics=tuple(topics), data=data) for topics, data in logs),
+        output=output,
+        error="",
+        log_index=0,
+    )
+    fields = [b"\x07" * 32, status, gas, gas + 1, price, [[b"\x01" * 20, *each] for each in logs], output]
+    assert encode_receipt(receipt) == oracle.encode(fields)

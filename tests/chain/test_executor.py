@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,62 @@ def test_timer_logs_follow(alice: Any, state: Overlay, make_environment: MakeEnv
     execution = process_block(state, make_environment(7), [call], contracts)
     assert [entry.data for entry in execution.timer_logs] == [b"tick"]
     assert process_block(state, make_environment(8), [], contracts).timer_logs == ()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    moves=st.lists(
+        st.tuples(
+            st.booleans(), st.sampled_from([BOB, COUNTER, PROPOSER, "alice", "carol"]), st.integers(0, 3), st.booleans()
+        ),
+        max_size=12,
+    ),
+    proposer=st.sampled_from([PROPOSER, "alice"]),
+)
+def test_block_is_its_transactions_one_by_one(
+    moves: list[tuple[bool, Any, int, bool]],
+    proposer: Any,
+    alice: Any,
+    carol: Any,
+    genesis: Genesis,
+    make_environment: MakeEnvironment,
+    contracts: Contracts,
+) -> None:
+    """Fees that wait for their end change nothing, whoever proposes, pays, gets or fails."""
+    named = {"alice": alice.address, "carol": carol.address}
+    environment = replace(make_environment(1), proposer=named.get(proposer, proposer))
+    nonces = {alice: 0, carol: 0}
+    transactions: list[Transaction] = []
+    for is_alice, to, value, is_refused in moves:
+        signer = alice if is_alice else carol
+        nonce = 99 if is_refused else nonces[signer]
+        data = b"\x05" if to == COUNTER else b""
+        transactions.append(
+            signer.transaction(nonce, to=named.get(to, to), value=value, data=data, gas=90_000 if data else 21_000)
+        )
+        nonces[signer] += not is_refused
+    states = [Overlay(), Overlay()]
+    for each in states:
+        process_genesis(each, genesis)
+    together = process_block(states[0], environment, transactions, contracts)
+    gas_used = log_index = 0
+    for transaction, expected in zip(transactions, together.results, strict=True):
+        try:
+            receipt = process_transaction(
+                states[1], environment, transaction, contracts, gas_used_before=gas_used, log_index=log_index
+            )
+        except errors.InvalidTransaction as error:
+            refused = error
+            assert (type(refused), str(refused)) == (type(expected), str(expected))
+            continue
+        assert receipt == expected
+        gas_used, log_index = receipt.cumulative_gas_used, log_index + len(receipt.logs)
+    assert states[0].get(b"a/" + PROPOSER) == states[1].get(b"a/" + PROPOSER)
+    ours = dict(states[0].changes())
+    for key, value in states[1].changes():
+        assert ours.pop(key) == value
+    assert all(key.startswith(b"h/") for key in ours), "the block's own records"
+    assert get_supply(states[0]) == _sum_balances(states[0])
 
 
 def test_simulation_agrees_with_execution_and_changes_nothing(

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from chain import store as module
+from chain import stored_states
 from chain.core.blocks import seal_block
 from chain.core.executor import process_block, simulate_call
 from chain.core.genesis import Genesis
@@ -152,6 +155,45 @@ def test_state_is_ordered_and_deletes(tmp_path: Path) -> None:
     store.wipe()
     assert store.committed.is_empty
     assert list(iterate_all(store.committed.state)) == []
+    store.close()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from([b"x/%d" % number for number in range(6)]),
+            st.none() | st.sampled_from([b"", b"a", bytes(300)]),
+        ),
+        max_size=8,
+    ),
+    st.integers(1, 4),
+)
+def test_what_the_writer_remembers_is_what_the_file_holds(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: list[dict[bytes, bytes | None]],
+    max_known: int,
+) -> None:
+    monkeypatch.setattr(stored_states, "MAX_KNOWN_KEYS", max_known)
+    directory = tmp_path_factory.mktemp("known")
+    keys = [b"x/%d" % number for number in range(6)]
+    expected: dict[bytes, bytes | None] = {}
+    store = Store(directory)
+    history = [dict(expected)]
+    for height, changes in enumerate(blocks, 1):
+        store.commit(make_candidate(height, sorted(changes.items())))
+        expected.update(changes)
+        history.append(dict(expected))
+        assert [store.committed.state.get(key) for key in keys] == [expected.get(key) for key in keys]
+        assert len(store._known) <= max_known
+    assert dict(iterate_all(store.committed.state)) == {k: v for k, v in expected.items() if v is not None}
+    for height, then in enumerate(history[1:], 1):  # what blocks have changed was written down rightly
+        past = store.committed.changed_since(height)
+        assert past is not None
+        assert [past.get(key, expected.get(key)) for key in keys] == [then.get(key) for key in keys]
+    store.wipe()
+    assert [store.committed.state.get(key) for key in keys] == [None] * len(keys)
     store.close()
 
 
