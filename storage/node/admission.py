@@ -7,10 +7,8 @@ event loop.
 from __future__ import annotations
 
 import logging
-import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from da.batch import BatchEntry
 from da.core.blob import BlobHeader, check_has_folds, compute_shard_bytes, encode_header
@@ -44,6 +42,7 @@ from storage.core.errors import (
 )
 from storage.core.tiers import get_served_policy
 from storage.node.metrics import Metrics
+from storage.node.slots import Slots
 from storage.node.sparse_log import SparseLog
 from storage.node.status import NodeState
 from storage.node.trace import Trace
@@ -80,10 +79,6 @@ _STATUS: Mapping[type[StoreRefusal], int] = {LengthRequired: 411, RangeNotSatisf
 """Where HTTP has a more exact status than the API's."""
 
 
-PEER_SHARE_PERCENT = 75
-"""Of the slots, for one address."""
-
-
 class Admission:
     """The checks and the pen of one node."""
 
@@ -100,13 +95,10 @@ class Admission:
         self._state = state
         self._trace = trace
         self._metrics = metrics
-        self._max_uploads = max_uploads
         self._extra_codes = frozenset(extra_codes)
         self._log = SparseLog(log)
-        self._lock = threading.Lock()
-        """Over the slots: uploads over HTTP take them in the event loop, those of the bulk port in threads."""
-        self._num_uploads = 0
-        self._uploads_of: Counter[str] = Counter()
+        self._uploads = Slots("uploads under way", max_uploads)
+        # Those over HTTP take one in the event loop, those of the bulk port in threads.
 
     async def admit(self, put: PutRequest) -> tuple[ChainView, ShardOffer]:
         """Check everything about a put but its bytes; returns what will be signed under.
@@ -140,28 +132,12 @@ class Admission:
             offers.append(_make_offer(put, entry.header, entry.encoded_header))
         return view, offers
 
-    @contextmanager
-    def take_slot(self, peer: str) -> Iterator[None]:
+    def take_slot(self, peer: str) -> AbstractContextManager[None]:
         """Count one upload under way; one address can't take all slots.
 
         Raises: StoreBusy.
         """
-        most = -(-self._max_uploads * PEER_SHARE_PERCENT // 100)
-        with self._lock:
-            if self._num_uploads >= self._max_uploads:
-                raise StoreBusy(what="uploads under way", got=self._num_uploads + 1, maximum=self._max_uploads)
-            if self._uploads_of[peer] >= most:
-                raise StoreBusy(what=f"uploads under way from {peer}", got=self._uploads_of[peer] + 1, maximum=most)
-            self._num_uploads += 1
-            self._uploads_of[peer] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._num_uploads -= 1
-                self._uploads_of[peer] -= 1
-                if not self._uploads_of[peer]:
-                    del self._uploads_of[peer]
+        return self._uploads.take(peer)
 
     def sign(self, put: PutRequest, view: ChainView) -> Receipt:
         """Sign for a shard that is durable now."""

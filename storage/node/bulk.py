@@ -37,13 +37,16 @@ from storage.node.watch import ChainView
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 128
-"""Open at once; each holds a thread. More are closed at once: clients take HTTP then."""
+"""Open at once; each holds a thread. For one more, the one that waits longest for a request is cut."""
 
 IDLE_SECONDS = 60.0
 """A connection without a request for so long is closed."""
 
 REQUEST_SECONDS = 10.0
 """For the rest of a request that has begun, and for sending an answer."""
+
+ACCEPT_AGAIN_SECONDS = 0.5
+"""After a connection that could not be accepted."""
 
 SEND_BYTES = 4 << 20
 """Sent at once; each has a deadline of its own."""
@@ -71,6 +74,8 @@ class BulkServer:
         self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, thread_name_prefix="bulk")
         self._buffers = BufferPool(max_bytes=MAX_CONNECTIONS * CHUNK_BYTES)
         self._connections: dict[Future[None], socket.socket] = {}
+        self._waiting: dict[socket.socket, float] = {}
+        # Connections without a whole request, and since when.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -109,15 +114,29 @@ class BulkServer:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            sock, _ = await loop.sock_accept(listener)
-            if len(self._connections) >= MAX_CONNECTIONS:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:  # no descriptor is left, or the client went away: the next one may do better
+                log.warning("no connection on the bulk port for now: %s", error)
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            if len(self._connections) >= MAX_CONNECTIONS and not self._cut_idle():
                 sock.close()
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+            self._waiting[sock] = time.monotonic()
             served = self._threads.submit(self._serve, sock)
             self._connections[served] = sock
             served.add_done_callback(self._forget)
+
+    def _cut_idle(self) -> bool:
+        """Cut the connection that waits longest for a request; False when all are at work."""
+        for sock, _ in sorted(self._waiting.items(), key=lambda item: item[1]):
+            if self._waiting.pop(sock, None) is not None:  # it has no request yet: its thread would have taken it out
+                _cut(sock)
+                return True
+        return False
 
     def _forget(self, served: Future[None]) -> None:
         self._connections.pop(served, None)
@@ -127,10 +146,11 @@ class BulkServer:
     def _serve(self, sock: socket.socket) -> None:
         try:
             while self._answer(sock, _read(sock, REQUEST_PREFIX_BYTES, IDLE_SECONDS)):
-                pass
+                self._waiting[sock] = time.monotonic()
         except (OSError, EOFError, Malformed) as error:  # TimeoutError is an OSError
             log.debug("bulk connection ended: %s", error)
         finally:
+            self._waiting.pop(sock, None)
             sock.close()
 
     def _answer(self, sock: socket.socket, prefix: bytes) -> bool:
@@ -138,6 +158,7 @@ class BulkServer:
         num_bytes = decode_request_prefix(prefix)
         try:
             request = decode_request(_read(sock, num_bytes, REQUEST_SECONDS))
+            self._waiting.pop(sock, None)
         except Malformed as error:
             _send(sock, encode_answer(*self._admission.describe("bulk", MalformedRequest(str(error)))))
             return True

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import time
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -25,6 +27,9 @@ CHUNK_BYTES = 512 * 1024
 DIRECT_MIN_BYTES = 256 * 1024
 """Shorter bodies over HTTP aren't worth a connection that is closed."""
 
+_TIMEVAL = "ll"
+"""Seconds and microseconds, as the system wants them."""
+
 
 def receive_body(sock: socket.socket, upload: Upload, buffers: BufferPool, *, body_timeout_seconds: float) -> None:
     """Give ``upload`` its body; blocking.
@@ -34,20 +39,25 @@ def receive_body(sock: socket.socket, upload: Upload, buffers: BufferPool, *, bo
     expected, received = upload.offer.shard_bytes, 0
     pace = Pace(expected_bytes=expected)
     buffer = buffers.take(CHUNK_BYTES)
-    filled = 0
+    filled, timeout = 0, sock.gettimeout()
     try:
+        sock.setblocking(True)
+        _limit_waits(sock, pace, body_timeout_seconds)
         while received < expected:
-            sock.settimeout(min(body_timeout_seconds, pace.compute_patience() / 1_000))
             started = time.monotonic()
             try:
                 got = sock.recv_into(buffer[filled:], min(CHUNK_BYTES - filled, expected - received))
-            except TimeoutError:
+            except BlockingIOError as error:
                 waited = time.monotonic() - started
                 pace.note(0, int(waited * 1_000) + 1)
                 if waited >= body_timeout_seconds:
-                    raise
+                    raise TimeoutError(f"nothing for {waited:.1f} s") from error
+                _limit_waits(sock, pace, body_timeout_seconds)
                 continue
-            pace.note(got, int((time.monotonic() - started) * 1_000))
+            milliseconds = int((time.monotonic() - started) * 1_000)
+            pace.note(got, milliseconds)
+            if milliseconds:
+                _limit_waits(sock, pace, body_timeout_seconds)
             if got == 0:
                 raise UploadInterrupted(got=received, expected=expected)
             filled += got
@@ -59,6 +69,15 @@ def receive_body(sock: socket.socket, upload: Upload, buffers: BufferPool, *, bo
         raise UploadInterrupted(got=received, expected=expected) from error
     finally:
         buffers.give_back(buffer)
+        with suppress(OSError):  # it may be gone
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(struct.calcsize(_TIMEVAL)))
+            sock.settimeout(timeout)
+
+
+def _limit_waits(sock: socket.socket, pace: Pace, most_seconds: float) -> None:
+    """Let the system end a wait for bytes in time: one call a piece of the body, where a poll before each were two."""
+    microseconds = max(1, min(int(most_seconds * 1_000_000), pace.compute_patience() * 1_000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack(_TIMEVAL, *divmod(microseconds, 1_000_000)))
 
 
 def borrow_socket(request: web.Request, num_bytes: int) -> socket.socket | None:

@@ -8,6 +8,7 @@ Nothing of the body is read before there is room for all of it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -46,19 +47,22 @@ from storage.core.errors import (
     MalformedRequest,
     RangeNotSatisfiable,
     ShardTooLarge,
+    StoreBusy,
     StoreRefusal,
     UploadInterrupted,
 )
-from storage.core.pace import Pace
+from storage.core.pace import MIN_BYTES_PER_SECOND, Pace
 from storage.core.ranges import parse_range
 from storage.node.admission import Admission
 from storage.node.bulk import BulkServer
+from storage.node.connections import Connections
 from storage.node.engine import StoreEngine
 from storage.node.keeping_api import KeepingApi
 from storage.node.metrics import CONTENT_TYPE, Metrics
 from storage.node.page import render_page
 from storage.node.receiving import CHUNK_BYTES, borrow_socket, finish_borrowed, receive_body
 from storage.node.room import MEDIUM_ERRORS
+from storage.node.slots import Slots
 from storage.node.status import NodeState
 from storage.node.threads import run_in
 from storage.node.trace import Trace
@@ -74,6 +78,9 @@ WRITE_BYTES = 512 * 1024
 
 READ_BYTES = 1 << 20
 """Bytes read from disk in one go for a GET."""
+
+MAX_DOWNLOADS = 128
+"""Shards that are sent over HTTP at once; each holds a file and up to twice READ_BYTES."""
 
 SOCKET_BYTES = 1 << 20
 """Bytes that aiohttp buffers of a body."""
@@ -112,6 +119,8 @@ class Server:
         self._bodies = ThreadPoolExecutor(max_uploads, thread_name_prefix="body")
         self._buffers = BufferPool(max_bytes=max_uploads * CHUNK_BYTES)
         self._metrics = Metrics()
+        self._downloads = Slots("downloads under way", MAX_DOWNLOADS)
+        self.connections = Connections()
         self._admission = Admission(state, trace, self._metrics, max_uploads=max_uploads, extra_codes=extra_codes)
 
     def make_app(self) -> web.Application:
@@ -200,16 +209,38 @@ class Server:
             await response.prepare(request)
             await response.write_eof()
             return response
+        with self._downloads.take(_get_peer(request)):
+            await self._send_body(request, response, blob, shard, start, stop)
+        await response.write_eof()
+        return response
+
+    async def _send_body(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        blob: BlobId,
+        shard: ShardIndex,
+        start: int,
+        stop: int,
+    ) -> None:
+        """Send bytes [start, stop) of a shard to a reader that takes them fast enough; cut the connection otherwise."""
         reader = await run_in(self._executor, self._engine.open_body, blob, shard)
+        ends = self._body_timeout_seconds + (stop - start) / MIN_BYTES_PER_SECOND
         try:
-            await response.prepare(request)
-            while start < stop:
-                chunk = await run_in(self._executor, reader.read, start, min(READ_BYTES, stop - start))
-                if not chunk:
-                    raise OSError(f"shard {shard} of blob {blob.hex()} ends at byte {start}, expected {stop}")
-                await response.write(chunk)
-                start += len(chunk)
-                self._metrics.get_bytes.inc(len(chunk))
+            async with asyncio.timeout(ends):
+                await response.prepare(request)
+                while start < stop:
+                    chunk = await run_in(self._executor, reader.read, start, min(READ_BYTES, stop - start))
+                    if not chunk:
+                        raise OSError(f"shard {shard} of blob {blob.hex()} ends at byte {start}, expected {stop}")
+                    async with asyncio.timeout(self._body_timeout_seconds):
+                        await response.write(chunk)
+                    start += len(chunk)
+                    self._metrics.get_bytes.inc(len(chunk))
+        except TimeoutError as error:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError(f"the reader is too slow: {stop - start} bytes are not taken") from error
         except OSError as error:
             if isinstance(error, ConnectionError) or not response.prepared:
                 raise
@@ -220,8 +251,6 @@ class Server:
             raise ConnectionResetError("the shard could not be read") from error
         finally:
             reader.close()
-        await response.write_eof()
-        return response
 
     async def get_header(self, request: web.Request) -> web.StreamResponse:
         """Send a blob's encoded header."""
@@ -298,12 +327,15 @@ class Server:
     @web.middleware
     async def _answer_refusals(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            return await handler(request)
+            with self.connections.use(request):
+                return await handler(request)
         except StoreRefusal as error:
             return self._make_refusal(request, error)
         except ConnectionError:  # the client is gone; nothing failed here
             raise
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return self._make_refusal(request, StoreBusy(what="open files", got=1, maximum=0))
             self._metrics.failures.inc()
             self._engine.health.note(error)
             if error.errno not in MEDIUM_ERRORS:

@@ -12,10 +12,11 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from storage.core.accusation import AccusationPolicy
 from storage.core.errors import AddressTaken
@@ -26,6 +27,7 @@ from storage.node.boot import is_new_boot, note_boot
 from storage.node.chain_port import ChainPort, ChallengePort, KeepingPort
 from storage.node.collector import Collector
 from storage.node.config import NodeConfig
+from storage.node.connections import raise_file_limit
 from storage.node.daemon_thread import DaemonThread
 from storage.node.engine import StoreEngine
 from storage.node.homes import bind_home, lock_home
@@ -172,6 +174,7 @@ class _Node:
             extra_codes=config.extra_codes,
         )
         self._bulk = self._server.make_bulk()
+        self._runner: web.AppRunner | None = None
         self._stop_registration = threading.Event()
 
     async def run(
@@ -186,6 +189,8 @@ class _Node:
             self._server.make_app(), shutdown_timeout=SHUTDOWN_SECONDS, access_log=None, read_bufsize=SOCKET_BYTES
         )
         await runner.setup()
+        raise_file_limit()
+        self._runner = runner
         try:
             await self._listen(runner)
             self._state.url = self._config.advertise_url or _get_url(runner, self._config.host)
@@ -224,6 +229,7 @@ class _Node:
             asyncio.create_task(self._check_chain()),
             asyncio.create_task(self._register(port)),
             asyncio.create_task(self._answer()),
+            asyncio.create_task(self._server.connections.watch(self._get_connections)),
         ]
         if self._scrubber is not None:
             tasks.append(asyncio.create_task(self._scrubber.run()))
@@ -243,6 +249,9 @@ class _Node:
             for task in (*tasks, waiting):
                 task.cancel()
             await asyncio.gather(*tasks, waiting, return_exceptions=True)
+
+    def _get_connections(self) -> Sequence[RequestHandler]:
+        return self._runner.server.connections if self._runner is not None and self._runner.server is not None else ()
 
     async def _check_chain(self) -> None:
         """Refuse to mix two chains in one home."""

@@ -337,6 +337,7 @@ class Fleet:
         capacity: int = 1 << 28,
         is_keeping: bool = False,
         has_challenges: bool = False,
+        body_timeout_seconds: float = 30.0,
     ) -> tuple[Path, subprocess.Popen[str]]:
         config = self._root / f"{name}.{secrets.token_hex(4)}.json"
         values = {
@@ -348,6 +349,7 @@ class Fleet:
             "kill_passes": kill_passes,
             "is_keeping": is_keeping,
             "has_challenges": has_challenges,
+            "body_timeout_seconds": body_timeout_seconds,
         }
         config.write_text(json.dumps(values))
         with (self._root / f"{name}.log").open("a") as log:

@@ -83,7 +83,10 @@ class FileChain:
         )
 
     def _load(self) -> dict[str, Any]:
-        value: dict[str, Any] = json.loads(self._path.read_text())
+        try:
+            value: dict[str, Any] = json.loads(self._path.read_text())
+        except OSError as error:  # the node has no descriptor left: over sockets it would be the same
+            raise ChainUnreachable(str(error)) from error
         if value["hang_seconds"]:
             self._path.with_suffix(".hanging").touch()
             time.sleep(value["hang_seconds"])
@@ -187,6 +190,7 @@ def main() -> None:
                 repair_every_blocks=1,
                 audit_every_blocks=1,
                 scrub_bytes_per_second=(32 << 20) if config.get("is_keeping") else None,
+                body_timeout_seconds=config.get("body_timeout_seconds", 30.0),
                 accusations=AccusationPolicy(strikes=3, min_blocks=2, every_blocks=5),
             ),
             chain,
