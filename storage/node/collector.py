@@ -32,7 +32,7 @@ def collect(engine: StoreEngine, chain: ChainPort, height: Height) -> int:
     """
     due = find_due(engine, height)
     releases = ask_releases(chain, due)
-    return finish_sweep(engine, due, releases, height, ask_signed(chain, due, releases, height))
+    return finish_sweep(engine, due, releases, height, ask_signed(chain, leave_recent(engine, due), releases, height))
 
 
 def collect_released(engine: StoreEngine, chain: ChainPort, height: Height) -> int:
@@ -43,7 +43,9 @@ def collect_released(engine: StoreEngine, chain: ChainPort, height: Height) -> i
     count, after = 0, b""
     while page := engine.index.get_page(after, limit=SWEEP_SHARDS):
         releases = ask_releases(chain, page)
-        count += finish_early(engine, page, releases, height, ask_signed(chain, page, releases, height))
+        count += finish_early(
+            engine, page, releases, height, ask_signed(chain, leave_recent(engine, page), releases, height)
+        )
         after = encode_key(page[-1].blob, page[-1].shard)
     return count
 
@@ -51,6 +53,11 @@ def collect_released(engine: StoreEngine, chain: ChainPort, height: Height) -> i
 def find_due(engine: StoreEngine, height: Height) -> list[HeldShard]:
     """Return the shards of one sweep."""
     return engine.index.get_due(height, limit=SWEEP_SHARDS)
+
+
+def leave_recent(engine: StoreEngine, due: Sequence[HeldShard]) -> list[HeldShard]:
+    """Return those that were not signed for a short while ago: a certificate of the others may be on its way."""
+    return [held for held in due if not engine.promises.is_recent((held.blob, held.shard))]
 
 
 def ask_releases(chain: ChainPort, due: Sequence[HeldShard]) -> dict[BlobId, int]:
@@ -150,7 +157,8 @@ class Collector:
         loop = asyncio.get_running_loop()
         due = await loop.run_in_executor(self._disk, find_due, self._engine, height)
         releases = await loop.run_in_executor(self._questions, ask_releases, self._chain, due)
-        signed = await loop.run_in_executor(self._questions, ask_signed, self._chain, due, releases, height)
+        settled = leave_recent(self._engine, due)
+        signed = await loop.run_in_executor(self._questions, ask_signed, self._chain, settled, releases, height)
         count = await loop.run_in_executor(self._disk, finish_sweep, self._engine, due, releases, height, signed)
         return count + await self._look_around(height)
 
@@ -166,7 +174,8 @@ class Collector:
             self._after, self._around_at = b"", height + RECHECK_BLOCKS
             return 0
         releases = await loop.run_in_executor(self._questions, ask_releases, self._chain, page)
-        signed = await loop.run_in_executor(self._questions, ask_signed, self._chain, page, releases, height)
+        settled = leave_recent(self._engine, page)
+        signed = await loop.run_in_executor(self._questions, ask_signed, self._chain, settled, releases, height)
         self._after = encode_key(page[-1].blob, page[-1].shard)
         return await loop.run_in_executor(self._disk, finish_early, self._engine, page, releases, height, signed)
 

@@ -56,6 +56,8 @@ class NodeConfig:
     """Codes (k, n) that are taken beside the committees' own."""
     rejoins: bool = False
     """Whether a node that was retired, or slashed, registers again."""
+    certify_seconds: float = 60.0
+    """For so long after a receipt its certificate may be on the way, whatever the chain says of earlier leases."""
     funds_deadline_seconds: float = 300.0
     """How long registration waits for funds."""
 

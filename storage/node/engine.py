@@ -39,6 +39,7 @@ from storage.node.disk import Disk
 from storage.node.health import DiskHealth
 from storage.node.index import DEFAULT_MAP_BYTES, Index
 from storage.node.losses import Losses
+from storage.node.promises import Promises
 from storage.node.room import refuse_when_full
 from storage.node.shelf import Shelf
 from storage.node.small import SmallShard
@@ -67,11 +68,16 @@ class StoreEngine:
         trace: Trace | None = None,
         fault: Fault = no_fault,
         shelf: Shelf | None = None,
+        certify_seconds: float = 0.0,
     ) -> None:
-        """Open ``home``; call ``storage.node.reconcile.reconcile`` before serving."""
+        """Open ``home``; call ``storage.node.reconcile.reconcile`` before serving.
+
+        For ``certify_seconds`` after a promise no lease that was given back before ends it.
+        """
         self.disk = Disk(home, shelf=shelf)
         self.losses = Losses()
         self.health = DiskHealth()
+        self.promises = Promises(certify_seconds)
         self.index = Index(home / "index", map_bytes=map_bytes)
         self.trace: Trace = trace if trace is not None else MemoryTrace()
         self._fault = fault
@@ -169,6 +175,7 @@ class StoreEngine:
             finally:
                 if not is_indexed and old is None:
                     self.disk.delete(offer.blob, offer.shard)
+            self.promises.note([(offer.blob, offer.shard)])
             self._record("indexed", offer)
         self.refresh_quota()
         self._fault("after-index")
@@ -183,6 +190,7 @@ class StoreEngine:
             if old is None or self.disk.get_body_bytes(offer.blob, offer.shard) != offer.shard_bytes:
                 return False
             self._renew(offer, old)
+            self.promises.note([(offer.blob, offer.shard)])
         return True
 
     def _renew(self, offer: ShardOffer, old: ShardRecord) -> None:
@@ -273,6 +281,7 @@ class StoreEngine:
                     self._fault("after-rename")
                     self.index.put_many([(offer.blob, offer.shard, record) for offer, _, record, _ in fresh])
                     is_indexed = True
+                    self.promises.note([(offer.blob, offer.shard) for offer in offers])
                 finally:
                     if not is_indexed:
                         for shard in small:
@@ -312,7 +321,7 @@ class StoreEngine:
         for held in sweep.delete:
             try:
                 with refuse_when_full():
-                    count += self._delete_expired(held)
+                    count += self._delete_expired(held, height)
             except (OSError, ShelfUnavailable, DiskFull, DiskFailed) as error:
                 self.health.note(error)
                 log.error("shard %d of blob %s was not deleted: %s", held.shard, held.blob.hex(), error)
@@ -329,11 +338,13 @@ class StoreEngine:
             self.health.note(error)
             log.error("shard %d of blob %s stays due: %s", held.shard, held.blob.hex(), error)
 
-    def _delete_expired(self, held: HeldShard) -> int:
+    def _delete_expired(self, held: HeldShard, height: Height) -> int:
         with self._publish_lock:
             record = self.index.get(held.blob, held.shard)
             if record is None or record.expiry != held.expiry:
                 return 0
+            if record.expiry > height and self.promises.is_recent((held.blob, held.shard)):
+                return 0  # its lease was given back, and it was signed for again since
             self.disk.delete(held.blob, held.shard)
             self.index.delete(held.blob, held.shard)
         self.trace.record("deleted", blob=held.blob.hex(), shard=held.shard)

@@ -107,6 +107,7 @@ class _Node:
             map_bytes=config.map_bytes,
             trace=trace,
             fault=fault,
+            certify_seconds=config.certify_seconds,
             shelf=open_shelf(config.cold_bucket, config.cold_bucket_options),
         )
         found = reconcile(self._engine, is_new_boot=is_new_boot(config.home))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from da.core.types import Height, ShardIndex, Tier
+from da.core.types import BlobId, Height, ShardIndex, Tier
 from storage.core.errors import ChainUnreachable, UnknownShard
 from storage.core.expiry import GRACE_BLOCKS, PINNED, RECHECK_BLOCKS
 from storage.node import collector as collector_module
-from storage.node.collector import collect
+from storage.node.collector import ask_releases, ask_signed, collect, collect_released, finish_early
 from storage.node.engine import StoreEngine
+from storage.node.promises import Promises
+from storage.node.proofs import is_intact
 from storage.node.reconcile import reconcile
 
 Open = Callable[..., StoreEngine]
@@ -187,3 +190,75 @@ def test_space_is_freed_over_ten_times_the_budget(
         index_bytes.append((tmp_path / "home" / "index" / "data.mdb").stat().st_size)
     assert engine.get_quota().used_bytes == 0
     assert index_bytes[-1] <= index_bytes[3] * 1.2
+
+
+def test_what_is_put_again_after_its_lease_was_given_back_waits_for_its_certificate(
+    open_engine: Any, make_shard: Any, keep: Any, chain: Any
+) -> None:
+    """The same blob for no longer than before: nothing on the chain says yet that it was signed for again."""
+    engine = open_engine()
+    now = [10_000.0]
+    engine.promises = Promises(60.0, clock=lambda: now[0])
+    now[0] += 100  # what a former process may have signed is long ago
+    shard = make_shard(b"x" * 5_000, expiry=1_000)
+    keep(engine, shard)
+    now[0] += 200
+    chain.releases[shard.offer.blob], chain.signed[shard.offer.blob] = 110, 1_000
+    due = engine.index.get_page(b"", limit=10)
+    releases = ask_releases(chain, due)
+    signed = ask_signed(chain, due, releases, Height(200))
+    assert engine.renew(shard.offer)  # between the question and the deletion
+    assert finish_early(engine, due, releases, Height(200), signed) == 0
+    assert collect_released(engine, chain, Height(210)) == 0
+    assert is_intact(engine, shard.offer.blob, ShardIndex(0))
+    now[0] += 130  # no certificate came
+    assert collect_released(engine, chain, Height(400)) == 1
+
+
+def test_promises_are_forgotten_in_time_and_all_are_recent_after_a_start() -> None:
+    now = [0.0]
+    promises = Promises(60.0, clock=lambda: now[0])
+    one, two = ((BlobId(bytes([number]) * 32), ShardIndex(0)) for number in (1, 2))
+    assert promises.is_recent(two), "a former process may have signed"
+    now[0] = 61
+    assert not promises.is_recent(two)
+    promises.note([one])
+    for second in range(61, 121):
+        now[0] = second
+        assert promises.is_recent(one)
+        assert not promises.is_recent(two)
+    now[0] = 182
+    assert not promises.is_recent(one)
+
+
+def test_renewals_race_with_the_collector(
+    open_engine: Any, make_shard: Any, with_terms: Any, keep: Any, chain: Any
+) -> None:
+    """Whatever a renewal said is true afterwards: the shard is there until the new expiry, or it said that it isn't."""
+    engine = open_engine()
+    shards = [make_shard(bytes([number]) * 3_000, expiry=100) for number in range(24)]
+    for shard in shards:
+        keep(engine, shard)
+    height, kept, gone = Height(100 + GRACE_BLOCKS), [], []
+    start = threading.Barrier(3)
+
+    def renew(mine: list[Any]) -> None:
+        start.wait()
+        for shard in mine:
+            said = engine.renew(with_terms(shard, expiry=Height(5_000)).offer)
+            (kept if said else gone).append(shard)
+
+    threads = [threading.Thread(target=renew, args=(mine,)) for mine in (shards[::2], shards[1::2])]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    while any(thread.is_alive() for thread in threads):
+        collect(engine, chain, height)
+        collect_released(engine, chain, height)
+    for thread in threads:
+        thread.join()
+    collect(engine, chain, height)
+    assert len(kept) + len(gone) == len(shards)
+    assert all(is_intact(engine, shard.offer.blob, ShardIndex(0)) for shard in kept)
+    assert engine.index.get_totals().num_shards == len(kept)
+    assert all(engine.index.get(shard.offer.blob, ShardIndex(0)) is None for shard in gone)
