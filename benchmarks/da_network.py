@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from benchmarks.da_coding import Rates, make_row, measure_coding
 from benchmarks.report import Row
-from benchmarks.store_fleet import EXPIRY, GENESIS, Fleet, run_fleet
+from benchmarks.store_fleet import EXPIRY, GENESIS, Fleet, find_mounter, run_fleet
 from da.blocking import BlobClient
 from da.committee_file import CommitteeFile, encode_committee
 from da.core.merkle import BULK_LEAF_BYTES
@@ -79,10 +79,13 @@ def measure_network(data: bytes, rates_8_4: Rates, repeat: int) -> list[Row]:
     rows: list[Row] = []
     limit = min(rates_8_4["hash"], max(_measure_loopback(data) for _ in range(3)))
     rates_2_2 = measure_coding(data, 2, 2, 2)
-    ram = RAM_DISK if RAM_DISK.is_dir() else None
-    if ram is None:
-        print("no memory file system: the RAM rows are on disk, without sync")
-    with run_fleet(ram) as fleet, BlobClient() as bulk, BlobClient(has_bulk=False) as http:
+    small_pages, mounter = RAM_DISK if RAM_DISK.is_dir() else None, find_mounter()
+    ram = "RAM: tmpfs with huge pages" if mounter else "RAM: tmpfs" if small_pages else "no tmpfs: disk, without sync"
+    with (
+        run_fleet(None if mounter else small_pages, mounter=mounter) as fleet,
+        BlobClient() as bulk,
+        BlobClient(has_bulk=False) as http,
+    ):
 
         def make_route(client: BlobClient, committee: Committee, num_data: int, rates: Rates, code: str) -> Route:
             return Route(
@@ -98,17 +101,23 @@ def measure_network(data: bytes, rates_8_4: Rates, repeat: int) -> list[Row]:
 
         wide = fleet.seat(12, 1)
         for way, client in (("bulk", bulk), ("http", http)):
-            route = make_route(client, wide, 8, rates_8_4, f"8+4, 12 seats on 4 nodes, RAM, over {way}")
+            route = make_route(client, wide, 8, rates_8_4, f"8+4, 12 seats on 4 nodes, {ram}, over {way}")
             certificate, written = measure_write(f"disperse_ram_{way}", route, data, Tier.TEMPORARY)
             rows += [*written, *measure_read(f"read_verify_{way}", route, certificate)]
         narrow = fleet.seat(4, 2)
-        route = make_route(bulk, narrow, 2, rates_2_2, "2 of 4, Byzantine, RAM, over bulk")
+        route = make_route(bulk, narrow, 2, rates_2_2, f"2 of 4, Byzantine, {ram}, over bulk")
         rows += measure_write("disperse_ram_bulk_2of4", route, data, Tier.TEMPORARY)[1]
         rows.append(measure_small(narrow, bulk))
+    reference = next(row.value for row in rows if row.name == "disperse_ram_bulk")
+    if mounter and small_pages:
+        with run_fleet(small_pages) as fleet, BlobClient() as bulk:
+            code = f"8+4, 12 seats on 4 nodes, {small_pages} with pages of 4 KiB, over bulk"
+            route = make_route(bulk, fleet.seat(12, 1), 8, rates_8_4, code)
+            peer = ("disperse_ram_bulk", reference)
+            rows += measure_write("disperse_ram_small_pages", route, data, Tier.TEMPORARY, peer=peer)[1]
     with run_fleet(None) as fleet, BlobClient() as bulk:
         code = f"8+4 over 4 nodes, fdatasync before each receipt, under {tempfile.gettempdir()}"
         route = make_route(bulk, fleet.seat(12, 1), 8, rates_8_4, code)
-        reference = next(row.value for row in rows if row.name == "disperse_ram_bulk")
         rows += measure_write("disperse_disk_bulk", route, data, Tier.HOT, peer=("disperse_ram_bulk", reference))[1]
     return rows
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,9 @@ START = "from benchmarks.store_node import main; main()"
 
 STOP_SECONDS = 10.0
 """For a node to stop when asked."""
+
+MOUNT = 'mount -t tmpfs -o huge=within_size archipelago "$0" && exec "$@"'
+"""A shell's script: a memory file system of huge pages at the folder $0, and the command $@ in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +68,24 @@ class Fleet:
 
 
 @contextmanager
-def run_fleet(parent: Path | None, num_nodes: int = 4, host: str = "127.0.0.1") -> Iterator[Fleet]:
-    """Start nodes with their homes under ``parent`` (None: the system's place), and end them and their bytes."""
+def run_fleet(
+    parent: Path | None, num_nodes: int = 4, host: str = "127.0.0.1", *, mounter: Sequence[str] = ()
+) -> Iterator[Fleet]:
+    """Start nodes with their homes under ``parent`` (None: the system's place), and end them and their bytes.
+
+    With a ``mounter``, each home is a memory file system of huge pages.
+    """
     root = Path(tempfile.mkdtemp(prefix="archipelago-bench-", dir=parent))
     processes: list[subprocess.Popen[str]] = []
     try:
         chain = root / "chain.json"
         for index in range(num_nodes):
+            home = root / f"node{index}"
+            home.mkdir()
+            prefix = [*mounter, str(home)] if mounter else []
+            command = [*prefix, sys.executable, "-c", START, str(home), str(chain), host]
             with (root / f"node{index}.log").open("w") as log:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-c", START, str(root / f"node{index}"), str(chain), host],
-                        stdout=subprocess.PIPE,
-                        stderr=log,
-                        text=True,
-                    )
-                )
+                processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
         yield Fleet(
             chain=chain,
             nodes=tuple(_read_seat(process, root, index) for index, process in enumerate(processes)),
@@ -98,6 +103,23 @@ def run_fleet(parent: Path | None, num_nodes: int = 4, host: str = "127.0.0.1") 
             if process.stdout is not None:
                 process.stdout.close()
         shutil.rmtree(root)
+
+
+def find_mounter() -> tuple[str, ...]:
+    """Return the command that runs FOLDER COMMAND with a memory file system of huge pages at FOLDER; empty: none may.
+
+    The file system is in a name space of the command's own, and ends with it.
+    """
+    for flags in (("--mount",), ("--mount", "--map-root-user")):
+        mounter = ("unshare", *flags, "sh", "-c", MOUNT)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                tried = subprocess.run([*mounter, folder, "true"], capture_output=True, timeout=STOP_SECONDS)
+            except (OSError, subprocess.TimeoutExpired):
+                return ()
+        if tried.returncode == 0:
+            return mounter
+    return ()
 
 
 def _read_seat(process: subprocess.Popen[str], root: Path, index: int) -> Seat:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from da.core.blob import BlobHeader, compute_fold_commitment
 from da.core.errors import BadEncoding
 from da.core.folds import (
@@ -20,11 +18,9 @@ from da.core.folds import (
     compute_expected_fold,
     compute_num_folds,
 )
-from da.kernel import Kernel, get_kernel
+from da.kernel import Array, Kernel, get_kernel
 
 Buffer = bytes | bytearray | memoryview
-
-Array = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class FoldBuilder:
@@ -33,8 +29,7 @@ class FoldBuilder:
     def __init__(self, seed: FoldSeed, *, kernel: Kernel | None = None) -> None:
         self._seed = seed
         self._kernel = kernel or get_kernel()
-        self._sums = np.zeros(seed.num_folds * FOLD_BLOCK_BYTES, dtype=np.uint8)
-        self._scratch = np.empty_like(self._sums)
+        self._sums = self._kernel.open_sums(seed.num_folds, FOLD_BLOCK_BYTES)
         self._partial = bytearray()
         self._num_blocks = 0
 
@@ -61,33 +56,26 @@ class FoldBuilder:
         if self._partial:
             self._take(memoryview(self._partial.ljust(FOLD_BLOCK_BYTES, b"\0")))
             self._partial = bytearray()
-        sums = self._sums
+        values = self._sums.values
         for level in range(1, NUM_FURTHER_LEVELS + 1):
-            sums = self._fold_parts(level, sums)
-        return sums.tobytes()
+            values = self._fold_parts(level, values)
+        return values.tobytes()
 
     def _take(self, blocks: memoryview) -> None:
         stop = self._num_blocks + len(blocks) // FOLD_BLOCK_BYTES
-        factors = self._seed.get_block_factors(self._num_blocks, stop)
-        self._kernel.multiply_blocks(factors, blocks, self._scratch.data, num_rows=self._seed.num_folds)
-        np.bitwise_xor(self._sums, self._scratch, out=self._sums)
+        self._sums.add(self._seed.get_block_factors(self._num_blocks, stop), blocks)
         self._num_blocks = stop
 
     def _fold_parts(self, level: int, blocks: Array) -> Array:
         """Cut the T blocks that lie in ``blocks`` into parts, and return T sums of all parts."""
-        num_folds, num_parts = self._seed.num_folds, FOLD_RATIO * self._seed.num_folds
+        num_parts = FOLD_RATIO * self._seed.num_folds
         part_bytes = len(blocks) // num_parts
-        sums = np.zeros(num_folds * part_bytes, dtype=np.uint8)
-        scratch = np.empty_like(sums)
+        sums = self._kernel.open_sums(self._seed.num_folds, part_bytes)
         for start in range(0, num_parts, GROUP_BLOCKS):
             stop = min(start + GROUP_BLOCKS, num_parts)
-            factors, parts = (
-                self._seed.get_part_factors(level, start, stop),
-                blocks.data[start * part_bytes : stop * part_bytes],
-            )
-            self._kernel.multiply_blocks(factors, parts, scratch.data, num_rows=num_folds)
-            np.bitwise_xor(sums, scratch, out=sums)
-        return sums
+            parts = blocks.data[start * part_bytes : stop * part_bytes]
+            sums.add(self._seed.get_part_factors(level, start, stop), parts)
+        return sums.values
 
 
 class EncodingCheck:

@@ -47,6 +47,8 @@ _choice = threading.Lock()
 """One self-test is enough."""
 
 
+Array = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
 Product = Callable[[int, int], None]
 """Multiplies columns start to stop (half-open) of vectors that were bound before."""
 
@@ -67,8 +69,21 @@ class Kernel(Protocol):
         """Return what multiplies any range of columns of these vectors: most of the preparation is done once."""
         ...
 
-    def multiply_blocks(self, matrix: bytes, inputs: Buffer, outputs: Buffer, *, num_rows: int) -> None:
-        """Do the same for at most 64 inputs that lie one after the other, and outputs that do; the rows lie so too."""
+    def open_sums(self, num_rows: int, num_bytes: int) -> BlockSums:
+        """Return ``num_rows`` sums of ``num_bytes`` each, all zero, to which blocks can be added."""
+        ...
+
+
+class BlockSums(Protocol):
+    """Sums of many byte vectors of one length, each times factors of its own."""
+
+    @property
+    def values(self) -> Array:
+        """The sums, one after the other."""
+        ...
+
+    def add(self, matrix: bytes, blocks: Buffer) -> None:
+        """Add at most 64 ``blocks`` that lie one after the other; ``matrix`` has a row of factors for each sum."""
         ...
 
 
@@ -157,14 +172,9 @@ class IsalKernel:
 
         return multiply_range
 
-    def multiply_blocks(self, matrix: bytes, inputs: Buffer, outputs: Buffer, *, num_rows: int) -> None:
-        """See ``Kernel``. A node does it every 256 KiB of a shard, so what comes before the call is kept short."""
-        num_inputs, num_bytes = _check_blocks(matrix, inputs, outputs, num_rows)
-        factors = np.frombuffer(matrix, dtype=np.uint8)
-        tables = self._entries.take(factors, axis=0, mode="clip")
-        in_at = _compute_offsets(num_inputs, num_bytes) + _get_address(inputs)
-        out_at = _compute_offsets(num_rows, num_bytes) + _get_address(outputs)
-        self._encode(num_bytes, num_inputs, num_rows, tables.ctypes.data, in_at.ctypes.data, out_at.ctypes.data)
+    def open_sums(self, num_rows: int, num_bytes: int) -> BlockSums:
+        """See ``Kernel``."""
+        return _IsalSums(self._encode, self._entries, num_rows, num_bytes)
 
     def _make_tables(self, rows: Rows, num_inputs: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         tables = np.empty(TABLE_BYTES * num_inputs * len(rows), dtype=np.uint8)  # ctypes' own arrays take 100 us
@@ -216,15 +226,62 @@ class NumpyKernel:
             rows, [view[start:stop] for view in in_views], [view[start:stop] for view in out_views]
         )
 
-    def multiply_blocks(self, matrix: bytes, inputs: Buffer, outputs: Buffer, *, num_rows: int) -> None:
+    def open_sums(self, num_rows: int, num_bytes: int) -> BlockSums:
         """See ``Kernel``."""
-        num_inputs, num_bytes = _check_blocks(matrix, inputs, outputs, num_rows)
-        in_view, out_view = memoryview(inputs), memoryview(outputs)
-        self.multiply(
-            tuple(matrix[at : at + num_inputs] for at in range(0, len(matrix), num_inputs)),
-            [in_view[at : at + num_bytes] for at in range(0, len(in_view), num_bytes)],
-            [out_view[at : at + num_bytes] for at in range(0, len(out_view), num_bytes)],
+        return _NumpySums(self, num_rows, num_bytes)
+
+
+class _IsalSums:
+    """See ``BlockSums``. A node adds every 256 KiB of a shard, so all that lasts is prepared once."""
+
+    def __init__(
+        self,
+        encode: Callable[[int, int, int, int, int, int], None],
+        entries: np.ndarray[tuple[int, int], np.dtype[np.uint64]],
+        num_rows: int,
+        num_bytes: int,
+    ) -> None:
+        self.values: Array = np.zeros(num_rows * num_bytes, dtype=np.uint8)
+        self._encode, self._entries = encode, entries
+        self._num_rows, self._num_bytes = num_rows, num_bytes
+        self._products = np.empty_like(self.values)
+        self._tables = np.empty((MAX_BLOCKS * num_rows, entries.shape[1]), dtype=np.uint64)
+        self._in_pointers = np.empty(MAX_BLOCKS, dtype=np.uint64)
+        self._out_pointers = _compute_offsets(num_rows, num_bytes) + np.uint64(self._products.ctypes.data)
+        self._addresses = [array.ctypes.data for array in (self._tables, self._in_pointers, self._out_pointers)]
+
+    def add(self, matrix: bytes, blocks: Buffer) -> None:
+        """See ``BlockSums``."""
+        num_blocks = _check_blocks(matrix, blocks, self._num_rows, self._num_bytes)
+        factors = np.frombuffer(matrix, dtype=np.uint8)
+        self._entries.take(factors, axis=0, mode="clip", out=self._tables[: len(factors)])
+        np.add(
+            _compute_offsets(num_blocks, self._num_bytes),
+            np.uint64(_find_address(blocks)),
+            out=self._in_pointers[:num_blocks],
         )
+        self._encode(self._num_bytes, num_blocks, self._num_rows, *self._addresses)
+        np.bitwise_xor(self.values, self._products, out=self.values)
+
+
+class _NumpySums:
+    """See ``BlockSums``."""
+
+    def __init__(self, kernel: NumpyKernel, num_rows: int, num_bytes: int) -> None:
+        self.values: Array = np.zeros(num_rows * num_bytes, dtype=np.uint8)
+        self._kernel = kernel
+        self._num_rows, self._num_bytes = num_rows, num_bytes
+
+    def add(self, matrix: bytes, blocks: Buffer) -> None:
+        """See ``BlockSums``."""
+        num_blocks, width = _check_blocks(matrix, blocks, self._num_rows, self._num_bytes), self._num_bytes
+        view, products = memoryview(blocks), np.empty_like(self.values)
+        self._kernel.multiply(
+            tuple(matrix[at : at + num_blocks] for at in range(0, len(matrix), num_blocks)),
+            [view[at : at + width] for at in range(0, len(view), width)],
+            [products.data[at : at + width] for at in range(0, len(products), width)],
+        )
+        self.values ^= products
 
 
 def open_bundled_isal() -> IsalKernel:
@@ -258,29 +315,20 @@ def _check_shapes(rows: Rows, inputs: Sequence[Buffer], outputs: Sequence[Buffer
     return lengths.pop() if lengths else 0
 
 
-def _check_blocks(matrix: bytes, inputs: Buffer, outputs: Buffer, num_rows: int) -> tuple[int, int]:
-    """Return the number of inputs and the bytes of each."""
-    num_inputs, odd_factors = divmod(len(matrix), num_rows)
-    if odd_factors or not 0 < num_inputs <= MAX_BLOCKS:
+def _check_blocks(matrix: bytes, blocks: Buffer, num_rows: int, num_bytes: int) -> int:
+    """Return the number of blocks."""
+    num_blocks, odd_factors = divmod(len(matrix), num_rows)
+    if odd_factors or not 0 < num_blocks <= MAX_BLOCKS:
         raise ValueError(f"{len(matrix)} factors for {num_rows} rows of at most {MAX_BLOCKS}")
-    target = memoryview(outputs)
-    in_bytes = memoryview(inputs).nbytes
-    num_bytes, rest = divmod(in_bytes, num_inputs)
-    if rest or target.nbytes != num_bytes * num_rows:
-        raise ValueError(f"{in_bytes} bytes for {num_inputs} inputs and {target.nbytes} for {num_rows} outputs")
-    if target.readonly:
-        raise ValueError("an output is read-only")
-    return num_inputs, num_bytes
+    if memoryview(blocks).nbytes != num_blocks * num_bytes:
+        raise ValueError(f"{memoryview(blocks).nbytes} bytes for {num_blocks} blocks of {num_bytes}")
+    return num_blocks
 
 
 @cache
 def _compute_offsets(num_blocks: int, num_bytes: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Return where blocks of ``num_bytes`` begin that lie one after the other; few different ones are asked for."""
     return np.arange(num_blocks, dtype=np.uint64) * np.uint64(num_bytes)
-
-
-def _get_address(buffer: Buffer) -> np.uint64:
-    return np.uint64(_find_address(buffer))
 
 
 def _find_address(buffer: Buffer) -> int:
