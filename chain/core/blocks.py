@@ -27,18 +27,19 @@ EXTRA_DATA = b"archipelago"
 
 def compute_bloom(logs: Iterable[Log]) -> bytes:
     """Return the 2048-bit bloom over addresses and topics (yellow paper, 4.3.1)."""
-    bloom = 0
-    for log in logs:
-        for item in (log.address, *log.topics):
-            digest = keccak256(item)
-            for index in (0, 2, 4):
-                bloom |= 1 << (int.from_bytes(digest[index : index + 2], "big") & 0x7FF)
-    return bloom.to_bytes(BLOOM_BYTES, "big")
+    items = dict.fromkeys(item for log in logs for item in (log.address, *log.topics))  # each once, most come often
+    bloom = bytearray(BLOOM_BYTES)
+    for item in items:
+        digest = keccak256(item)
+        for index in (0, 2, 4):
+            bit = (digest[index] << 8 | digest[index + 1]) & 0x7FF
+            bloom[-1 - (bit >> 3)] |= 1 << (bit & 7)
+    return bytes(bloom)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
     """Encode what is agreed of a receipt: status, gas, price, logs, output."""
-    logs = rlp.encode([[log.address, list(log.topics), log.data] for log in receipt.logs]) if receipt.logs else b"\xc0"
+    logs = b"".join(map(_encode_log, receipt.logs))
     payload = b"".join(
         (
             b"\xa0",
@@ -47,10 +48,17 @@ def encode_receipt(receipt: Receipt) -> bytes:
             _encode_number(receipt.gas_used),
             _encode_number(receipt.cumulative_gas_used),
             _encode_number(receipt.effective_gas_price),
+            rlp.encode_header(0xC0, len(logs)),
             logs,
             rlp.encode(receipt.output),
         )
     )
+    return rlp.encode_header(0xC0, len(payload)) + payload
+
+
+def _encode_log(log: Log) -> bytes:
+    topics = b"".join([b"\xa0" + topic for topic in log.topics])
+    payload = b"\x94" + log.address + rlp.encode_header(0xC0, len(topics)) + topics + rlp.encode(log.data)
     return rlp.encode_header(0xC0, len(payload)) + payload
 
 

@@ -138,21 +138,32 @@ def _make_update(key: bytes, value: bytes | None) -> _Update:
 
 
 def _apply(node: _Node, updates: list[_Update], start: int, stop: int, shift: int) -> _Node:
-    """Return the node after updates[start:stop], which all belong under it."""
-    if start == stop:
-        return node
+    """Return the node after updates[start:stop], at least one, which all belong under it."""
     if node is None or len(node) == 2:
         return _build(_merge_leaf(node, updates[start:stop]), shift)
-    middle = _find_split(updates, start, stop, shift)
     _, left, right = node
-    return _join(_apply(left, updates, start, middle, shift - 1), _apply(right, updates, middle, stop, shift - 1))
+    number = updates[start][0]
+    if stop - start == 1:  # most nodes of a large tree: no search
+        middle = start if number >> shift & 1 else stop
+    else:
+        middle = bisect_left(updates, (number >> shift | 1) << shift, start, stop, key=_get_update_number)
+    if start < middle:
+        left = _apply(left, updates, start, middle, shift - 1)
+    if middle < stop:
+        right = _apply(right, updates, middle, stop, shift - 1)
+    return _join(left, right)
 
 
 def _merge_leaf(leaf: _Leaf | None, updates: list[_Update]) -> list[_Leaf]:
     leaves = [(digest, number) for number, digest in updates if digest is not None]
-    if leaf is not None and all(number >> _HASH_BITS != leaf[1] >> _HASH_BITS for number, _ in updates):
-        leaves.append(leaf)
-        leaves.sort(key=_get_number)
+    if leaf is None:
+        return leaves
+    path = leaf[1] >> _HASH_BITS
+    for number, _ in updates:
+        if number >> _HASH_BITS == path:
+            return leaves
+    leaves.append(leaf)
+    leaves.sort(key=_get_number)
     return leaves
 
 
@@ -180,11 +191,6 @@ def _join(left: _Node, right: _Node) -> _Node:
             return left
         return _sha256(NODE_PREFIX + left[0] + EMPTY).digest(), left, right
     return _sha256(NODE_PREFIX + left[0] + right[0]).digest(), left, right
-
-
-def _find_split(updates: list[_Update], start: int, stop: int, shift: int) -> int:
-    boundary = (updates[start][0] >> shift | 1) << shift
-    return bisect_left(updates, boundary, start, stop, key=_get_update_number)
 
 
 def _get_number(leaf: _Leaf) -> int:

@@ -65,6 +65,8 @@ _FIXED_BYTES = 98
 
 _BATCH_BYTES = 8
 
+_TIERS = {int(tier): tier for tier in Tier}
+
 
 def encode_certificate(certificate: Certificate) -> bytes:
     """Return the canonical bytes of ``certificate`` (layout above).
@@ -107,10 +109,10 @@ def decode_certificate(data: bytes) -> Certificate:
     size_bytes = int.from_bytes(data[73:81], "big")
     if size_bytes > MAX_BLOB_BYTES:
         raise MalformedCertificate(f"blob of {size_bytes} bytes, at most {MAX_BLOB_BYTES}")
-    if data[81] not in {int(tier) for tier in Tier}:
+    if data[81] not in _TIERS:
         raise MalformedCertificate(f"tier {data[81]}, expected 0 to {max(Tier)}")
     bitmap = int.from_bytes(data[90:98], "big")
-    seats = [seat for seat in range(MAX_SEATS) if bitmap >> seat & 1]
+    seats = _list_bits(bitmap)
     batch, signatures_at = _decode_batch(data) if data[0] == BATCH_VERSION else (None, _FIXED_BYTES)
     if len(data) != signatures_at + len(seats) * SIGNATURE_BYTES:
         raise MalformedCertificate(
@@ -122,7 +124,7 @@ def decode_certificate(data: bytes) -> Certificate:
             epoch=Epoch(int.from_bytes(data[33:41], "big")),
             blob=BlobId(data[41:73]),
             size_bytes=size_bytes,
-            tier=Tier(data[81]),
+            tier=_TIERS[data[81]],
             expiry=Height(int.from_bytes(data[82:90], "big")),
         ),
         signatures=tuple(
@@ -205,6 +207,16 @@ def _encode_batch(place: BatchPlace | None) -> bytes:
             f"{len(place.siblings)} hashes"
         )
     return place.index.to_bytes(4, "big") + place.num_blobs.to_bytes(4, "big") + b"".join(place.siblings)
+
+
+def _list_bits(bitmap: int) -> list[int]:
+    """Return the indices of the bits that are set, ascending."""
+    indices = []
+    while bitmap:
+        lowest = bitmap & -bitmap
+        indices.append(lowest.bit_length() - 1)
+        bitmap ^= lowest
+    return indices
 
 
 def _decode_batch(data: bytes) -> tuple[BatchPlace, int]:

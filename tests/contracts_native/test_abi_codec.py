@@ -9,8 +9,17 @@ from eth_utils.abi import event_abi_to_log_topic, function_signature_to_4byte_se
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.core.abi.codec import AbiDecodingError, ContractCodec, canonical_type, selector, signature, topic
+from chain.core.abi.codec import (
+    AbiDecodingError,
+    ContractCodec,
+    canonical_type,
+    decode_values,
+    selector,
+    signature,
+    topic,
+)
 from chain.core.abi.declare import Event, Field, Struct, struct
+from chain.core.abi.decoder import make_reader
 from chain.core.abi.encoder import AbiEncodingError, make_tuple_encoder
 from chain.core.abi.staking import STAKING
 from chain.core.abi.storage import STORAGE
@@ -70,6 +79,42 @@ def test_words_are_those_of_eth_abi(data: st.DataObject) -> None:
     values = data.draw(st.tuples(*map(_field_values, fields)))
     expected = encode([canonical_type(field) for field in fields], list(values))
     assert make_tuple_encoder(fields).encode(values) == expected
+
+
+READABLE = [
+    function.inputs
+    for contract in (TRAINING, STORAGE, STAKING)
+    for function in contract.functions
+    if function.inputs
+    and all(
+        not field.is_array and not isinstance(field.kind, Struct) and field.kind != "string"
+        for field in function.inputs
+    )
+]
+
+
+@given(st.data())
+def test_words_are_read_as_eth_abi_reads_them(data: st.DataObject) -> None:
+    """Whole, and with a byte changed, dropped, added or a word of another value: the same values, or left to it."""
+    fields = data.draw(st.sampled_from(READABLE))
+    values = data.draw(st.tuples(*map(_field_values, fields)))
+    encoded = make_tuple_encoder(fields).encode(values)
+    read = make_reader(fields)
+    assert read(encoded) == values == decode_values(fields, encoded)
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    word = at // 32 * 32
+    byte = bytes([data.draw(st.integers(0, 255))])
+    number = data.draw(st.sampled_from([0, 1, 2, 31, 32, 33, 64, len(encoded), 2**255, 2**256 - 1]))
+    for changed in (
+        encoded[:at] + byte + encoded[at + 1 :],
+        encoded[:at] + encoded[at + 1 :],
+        encoded[:at],
+        encoded + byte,
+        encoded[:word] + number.to_bytes(32, "big") + encoded[word + 32 :],
+    ):
+        got = read(changed)
+        if got is not None:
+            assert got == decode_values(fields, changed)
 
 
 def test_arrays_of_dynamic_structs() -> None:

@@ -1,6 +1,6 @@
 """Calldata, return data, logs and custom errors from the declarations (Solidity ABI specification).
 
-eth_abi reads words, ``encoder`` writes them; this module knows the declarations.  Addresses are 20 bytes on our side and
+``encoder`` writes words, ``decoder`` reads the usual ones and eth_abi all others; this module knows the declarations.  Addresses are 20 bytes on our side and
 structs are tuples in field order.  Invariant: what does not decode strictly raises ``AbiDecodingError``
 and nothing else.
 """
@@ -17,6 +17,7 @@ from eth_abi.exceptions import DecodingError
 from eth_hash.auto import keccak
 
 from chain.core.abi.declare import Contract, Error, Event, Field, Function, Struct
+from chain.core.abi.decoder import Read, make_reader
 from chain.core.abi.encoder import Encode, make_tuple_encoder
 from chain.core.records import Log
 from chain.core.types import Address
@@ -75,6 +76,7 @@ class _Layout:
     types: tuple[str, ...]
     addresses: tuple[bool, ...]
     encode: Encode
+    read: Read
     encode_indexed: tuple[Encode, ...] = ()
     is_indexed: tuple[bool, ...] = ()
 
@@ -89,7 +91,8 @@ class FunctionCodec:
 
     def decode_inputs(self, data: bytes) -> tuple[Any, ...]:
         """Decode what follows the selector. Raises AbiDecodingError."""
-        return _decode(list(self._inputs.types), self._inputs.addresses, data)
+        values = self._inputs.read(data)
+        return values if values is not None else _decode(list(self._inputs.types), self._inputs.addresses, data)
 
     def encode_inputs(self, values: Sequence[object]) -> bytes:
         """Return calldata with its selector."""
@@ -167,6 +170,7 @@ def _layout(head: bytes, fields: Sequence[Field]) -> _Layout:
         tuple(canonical_type(field) for field in fields),
         _address_paths(fields),
         make_tuple_encoder(fields).encode,
+        make_reader(fields),
     )
 
 
@@ -177,6 +181,7 @@ def _event_layout(event: Event) -> _Layout:
         tuple(canonical_type(field) for field in plain),
         _address_paths(plain),
         make_tuple_encoder(plain).encode,
+        make_reader(plain),
         tuple(make_tuple_encoder([field]).encode for field in event.fields if field.is_indexed),
         tuple(field.is_indexed for field in event.fields),
     )
