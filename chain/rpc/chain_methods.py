@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chain.core.records import Block, Receipt
-from chain.rpc.faults import BlockPruned, InvalidParams
-from chain.rpc.logs import find_logs, parse_query
+from chain.rpc.faults import BlockPruned, HistoryTooLong, InvalidParams
+from chain.rpc.logs import QUERY_SECONDS, find_logs, parse_query
 from chain.rpc.session import Method, Session
 from chain.rpc.values import Params, parse_quantity, quantity
 from chain.rpc.views import view_block, view_log, view_receipt, view_transaction
@@ -166,26 +167,37 @@ def get_fee_history(session: Session, params: Params) -> Any:
         "gasUsedRatio": [block.gas_used * _BASIS // block.gas_limit / _BASIS for block in blocks],
     }
     if percentiles is not None:
-        history["reward"] = [
-            [quantity(tip) for tip in compute_tips(snapshot.receipts(block.height), block.base_fee, percentiles)]
-            for block in blocks
-        ]
+        history["reward"] = _collect_tips(session, blocks, percentiles)
     return history
 
 
 def compute_tips(receipts: Sequence[Receipt], base_fee: int, percentiles: Sequence[float]) -> list[int]:
-    """Return the tip (wei a gas) at each percentile of the block's gas; 0 for an empty block."""
+    """Return the tip (wei a gas) at each percentile, ascending, of the block's gas; 0 for an empty block."""
     by_tip = sorted((receipt.effective_gas_price - base_fee, receipt.gas_used) for receipt in receipts)
     total = sum(gas for _, gas in by_tip)
+    left = iter(by_tip)
     tips = []
+    tip = passed = 0
     for percentile in percentiles:
-        tip = passed = 0
-        for tip, gas in by_tip:  # noqa: B007 -- the last tip that was reached is the answer
-            passed += gas
-            if passed * 100 >= total * percentile:
+        while passed * 100 < total * percentile or not passed:
+            following = next(left, None)
+            if following is None:
                 break
+            tip = following[0]
+            passed += following[1]
         tips.append(tip)
     return tips
+
+
+def _collect_tips(session: Session, blocks: Sequence[Block], percentiles: Sequence[float]) -> list[list[str]]:
+    deadline = time.monotonic() + QUERY_SECONDS
+    rewards: list[list[str]] = []
+    for block in blocks:
+        if time.monotonic() > deadline:
+            raise HistoryTooLong(QUERY_SECONDS, len(rewards), len(blocks))
+        receipts = session.snapshot.receipts(block.height) if block.transactions else []
+        rewards.append([quantity(tip) for tip in compute_tips(receipts, block.base_fee, percentiles)])
+    return rewards
 
 
 def _read_percentiles(value: Any) -> list[float] | None:

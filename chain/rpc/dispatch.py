@@ -1,10 +1,10 @@
 """From the bytes of a request to the bytes of its answer: single calls, batches, limits, error objects.
 
 Methods that only read run in worker threads, consecutive ones of a batch on one snapshot; calls that may run users'
-code have threads of their own, so that they keep nobody else waiting; those that need CometBFT run on the event
-loop.  A snapshot is closed before the answer is written, so that a slow client never holds one.  Each answer is text
-as soon as it is known, and all of a body together are bounded.  Invariant: no input makes this raise; it always
-answers JSON.
+code, and searches over many blocks, have threads of their own, so that they keep nobody else waiting; those that need
+CometBFT run on the event loop.  A snapshot is closed before the answer is written, so that a slow client never holds
+one.  Each answer is text as soon as it is known, and all of a body together are bounded, as are the bodies that are
+being answered.  Invariant: no input makes this raise; it always answers JSON.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import difflib
 import itertools
 import json
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -36,16 +37,17 @@ from chain.rpc.faults import (
     NotReady,
     ParseFault,
     RpcFault,
+    TooManyValues,
 )
 from chain.rpc.filters import FilterRegistry
 from chain.rpc.heads import HeadCache
 from chain.rpc.metrics import Metrics
-from chain.rpc.proofs import get_proof
 from chain.rpc.session import Method, Session
 from chain.rpc.state_methods import STATE_METHODS
 from chain.rpc.traces import TRACE_METHODS
 from chain.rpc.upstream import Upstream
-from chain.rpc.values import Params, hex_data, parse_data, quantity
+from chain.rpc.upstream_methods import PROOF_METHODS, UPSTREAM_METHODS, get_pending_count
+from chain.rpc.values import Params
 from chain.store import Reader, Snapshot, StoreError
 from da.foreign_json import parse_json
 
@@ -55,6 +57,12 @@ MAX_BATCH_CALLS = 200
 """Calls in one body."""
 MAX_WAITING_REQUESTS = 512
 """Bodies being answered at once."""
+MAX_BODY_VALUES = 100_000
+"""Lists, objects and members in one body: a batch of the longest log queries has 20,000."""
+VALUE_BYTES = 100
+"""That one of them takes once it is parsed, about."""
+MAX_HELD_BYTES = 256 << 20
+"""Of all bodies that are being answered, as they lie in memory; and of all their answers that are not whole yet."""
 MAX_ANSWER_BYTES = 25 << 20
 """Of one body, as go-ethereum: what waits for a slow reader takes memory.  A single call may have it alone."""
 BATCH_SECONDS = 10.0
@@ -63,13 +71,19 @@ NUM_THREADS = 4
 """That read and call system contracts; they share the interpreter, so more would only wait."""
 NUM_EVM_THREADS = 2
 """That run users' code, each call for a bounded time."""
-MAX_WAITING_EVM = 32
-"""Bodies with calls of users' code at once: what waits longer than its client does is of no use."""
+NUM_SEARCH_THREADS = 2
+"""That look through many blocks, each call for a bounded time."""
+MAX_PROOFS = 4
+"""Bodies that ask CometBFT for proofs or its own records at once: each asks the application many times."""
+MAX_WAITING = 32
+"""Bodies with calls of one of these kinds at once: what waits longer than its client does is of no use."""
 EVM_METHODS = (
     *("eth_call", "eth_estimateGas", "eth_createAccessList"),
     *("archipelago_archivedRound", "debug_traceTransaction"),
 )
 """May run users' code, or hash for a while."""
+SEARCH_METHODS = ("eth_getLogs", "eth_newFilter", "eth_getFilterLogs", "eth_getFilterChanges", "eth_feeHistory")
+"""Read up to thousands of blocks, or hash thousands of topics."""
 _INTERNAL_ERROR = -32603
 
 READ_METHODS: Mapping[str, Method] = {**CHAIN_METHODS, **STATE_METHODS, **ARCHIVE_METHODS, **TRACE_METHODS}
@@ -80,12 +94,10 @@ class _Lane(Enum):
     """Where a call is answered."""
 
     UPSTREAM = auto()
+    PROOF = auto()
     READ = auto()
     EVM = auto()
-
-
-UpstreamMethod = Callable[[Upstream, Params], Awaitable[Any]]
-"""Runs on the event loop."""
+    SEARCH = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +111,26 @@ class _Call:
     fault: RpcFault | None = None
 
 
+class _Gathered:
+    """Bytes of all bodies' answers that are not whole yet; threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.num_bytes = 0
+
+    def add(self, num_bytes: int) -> None:
+        with self._lock:
+            self.num_bytes += num_bytes
+
+
 @dataclass(slots=True, kw_only=True)
 class _Budget:
     """What is left to the calls of one body."""
 
     deadline: float
     """Of the monotonic clock."""
+    gathered: _Gathered
+    """Of all bodies."""
     num_bytes: int = 0
     """Of the answers so far."""
 
@@ -114,53 +140,13 @@ class _Budget:
             raise NotReady(f"the batch took longer than {BATCH_SECONDS:.0f} s: split it")
         if self.num_bytes > MAX_ANSWER_BYTES:
             raise AnswerTooLarge(MAX_ANSWER_BYTES, self.num_bytes)
+        if self.num_bytes and self.gathered.num_bytes > MAX_HELD_BYTES:
+            raise AnswerTooLarge(MAX_HELD_BYTES, self.gathered.num_bytes)
 
-
-async def send_raw_transaction(upstream: Upstream, params: Params) -> str:
-    """eth_sendRawTransaction."""
-    params.at_most(1)
-    return hex_data(await upstream.send_transaction(parse_data(params.raw(0, "transaction"), "transaction")))
-
-
-async def get_pending_count(upstream: Upstream, params: Params) -> str:
-    """eth_getTransactionCount with ``pending``."""
-    return quantity(await upstream.get_pending_nonce(params.address(0, "address")))
-
-
-async def get_syncing(upstream: Upstream, params: Params) -> Any:
-    """eth_syncing."""
-    state = await upstream.get_sync_state()
-    if not state.is_catching_up:
-        return False
-    return {
-        "startingBlock": quantity(0),
-        "currentBlock": quantity(state.height),
-        "highestBlock": quantity(state.height),
-    }
-
-
-async def count_peers(upstream: Upstream, params: Params) -> str:
-    """net_peerCount."""
-    return quantity((await upstream.get_sync_state()).num_peers)
-
-
-async def ask_consensus(upstream: Upstream, params: Params) -> Any:
-    """archipelago_consensus: CometBFT's own answers, for light clients that know only this address."""
-    params.at_most(2)
-    wanted = params.raw(1, "params", {})
-    if not isinstance(wanted, dict):
-        raise InvalidParams("params of archipelago_consensus is no object")
-    return await upstream.ask_consensus(str(params.raw(0, "method")), wanted)
-
-
-UPSTREAM_METHODS: Mapping[str, UpstreamMethod] = {
-    "eth_sendRawTransaction": send_raw_transaction,
-    "eth_syncing": get_syncing,
-    "net_peerCount": count_peers,
-    "eth_getProof": get_proof,
-    "archipelago_consensus": ask_consensus,
-}
-"""By name: need CometBFT."""
+    def take(self, encoded: bytes) -> None:
+        """Count an answer."""
+        self.num_bytes += len(encoded)
+        self.gathered.add(len(encoded))
 
 
 class ChainDatabase:
@@ -200,31 +186,32 @@ class Dispatcher:
         self._heads = HeadCache()
         self._archives = ArchiveLeaves()
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc")
-        self._evm_threads = ThreadPoolExecutor(NUM_EVM_THREADS, thread_name_prefix="evm")
-        self._num_waiting_evm = 0
+        self._slow_threads = {
+            _Lane.EVM: ThreadPoolExecutor(NUM_EVM_THREADS, thread_name_prefix="evm"),
+            _Lane.SEARCH: ThreadPoolExecutor(NUM_SEARCH_THREADS, thread_name_prefix="search"),
+        }
+        self._proofs = asyncio.Semaphore(MAX_PROOFS)
+        self._num_in_lane = dict.fromkeys((_Lane.PROOF, _Lane.EVM, _Lane.SEARCH), 0)
         self._num_waiting = 0
+        self._held_bytes = 0
+        self._gathered = _Gathered()
 
     async def answer(self, body: bytes) -> bytes:
         """Answer one body; empty when it held notifications only."""
-        try:
-            parsed = parse_json(body)
-        except ValueError as e:
-            return _encode(_error(None, ParseFault(f"parse error: {e}")))
-        if self._num_waiting >= MAX_WAITING_REQUESTS:
-            return _encode(_error(None, Busy(MAX_WAITING_REQUESTS)))
+        num_values = body.count(b",") + body.count(b"[") + body.count(b"{")
+        if num_values > MAX_BODY_VALUES:
+            return _encode(_error(None, TooManyValues(MAX_BODY_VALUES, num_values)))
+        num_bytes = len(body) + VALUE_BYTES * num_values
+        is_full = self._num_waiting > 0 and self._held_bytes + num_bytes > MAX_HELD_BYTES
+        if is_full or self._num_waiting >= MAX_WAITING_REQUESTS:
+            return _encode(_error(None, Busy(self._num_waiting)))
         self._num_waiting += 1
+        self._held_bytes += num_bytes
         try:
-            if not isinstance(parsed, list):
-                answers = await self._answer_calls([_parse_call(parsed)])
-                return answers[0] if answers else b""
-            if not parsed:
-                return _encode(_error(None, InvalidRequest("empty batch")))
-            if len(parsed) > MAX_BATCH_CALLS:
-                return _encode(_error(None, BatchTooLarge(MAX_BATCH_CALLS, len(parsed))))
-            answers = await self._answer_calls([_parse_call(item) for item in parsed])
-            return b"[" + b",".join(answers) + b"]" if answers else b""
+            return await self._answer_body(body)
         finally:
             self._num_waiting -= 1
+            self._held_bytes -= num_bytes
 
     async def read(self, reading: Callable[[Session], Any]) -> Any:
         """Run a function on a snapshot in a worker thread."""
@@ -232,28 +219,50 @@ class Dispatcher:
 
     def close(self) -> None:
         """Wait for running calls, then close the database."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self._evm_threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, *self._slow_threads.values()):
+            threads.shutdown(wait=True, cancel_futures=True)
         self._database.close()
 
+    async def _answer_body(self, body: bytes) -> bytes:
+        try:
+            parsed = parse_json(body)
+        except ValueError as e:
+            return _encode(_error(None, ParseFault(f"parse error: {e}")))
+        if not isinstance(parsed, list):
+            answers = await self._answer_calls([_parse_call(parsed)])
+            return answers[0] if answers else b""
+        if not parsed:
+            return _encode(_error(None, InvalidRequest("empty batch")))
+        if len(parsed) > MAX_BATCH_CALLS:
+            return _encode(_error(None, BatchTooLarge(MAX_BATCH_CALLS, len(parsed))))
+        answers = await self._answer_calls([_parse_call(item) for item in parsed])
+        return b"[" + b",".join(answers) + b"]" if answers else b""
+
     async def _answer_calls(self, calls: Sequence[_Call]) -> list[bytes]:
-        budget = _Budget(deadline=time.monotonic() + BATCH_SECONDS)
+        budget = _Budget(deadline=time.monotonic() + BATCH_SECONDS, gathered=self._gathered)
         answers: list[bytes] = []
-        for lane, group in itertools.groupby(calls, self._choose_lane):
-            match lane:
-                case _Lane.UPSTREAM:
-                    for call in group:
-                        answers += await self._answer_upstream(call)
-                case _Lane.READ:
+        try:
+            for lane, group in itertools.groupby(calls, self._choose_lane):
+                if lane is _Lane.READ:
                     answers += await self._answer_reads(list(group), budget, self._threads)
-                case _Lane.EVM:
-                    answers += await self._answer_evm(list(group), budget)
+                elif lane is _Lane.UPSTREAM:
+                    answers += await self._answer_upstream(list(group), budget)
+                else:
+                    answers += await self._answer_in_lane(lane, list(group), budget)
+        finally:
+            self._gathered.add(-budget.num_bytes)
         return answers
 
     def _choose_lane(self, call: _Call) -> _Lane:
+        if call.fault is not None:
+            return _Lane.READ
+        if call.method in PROOF_METHODS:
+            return _Lane.PROOF
         if _needs_upstream(call):
             return _Lane.UPSTREAM
-        if call.fault is None and call.method in EVM_METHODS and not self._is_native(call.params):
+        if call.method in SEARCH_METHODS:
+            return _Lane.SEARCH
+        if call.method in EVM_METHODS and not self._is_native(call.params):
             return _Lane.EVM
         return _Lane.READ
 
@@ -263,25 +272,34 @@ class Dispatcher:
         to = transaction.get("to") if isinstance(transaction, dict) else None
         return isinstance(to, str) and to.lower() in self._system_addresses
 
-    async def _answer_evm(self, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
-        if self._num_waiting_evm >= MAX_WAITING_EVM:
-            fault = Busy(MAX_WAITING_EVM)
+    async def _answer_in_lane(self, lane: _Lane, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
+        if self._num_in_lane[lane] >= MAX_WAITING:
+            fault = Busy(MAX_WAITING)
             return [_encode(_error(call.call_id, fault)) for call in calls if not call.is_notification]
-        self._num_waiting_evm += 1
+        self._num_in_lane[lane] += 1
         try:
-            return await self._answer_reads(calls, budget, self._evm_threads)
+            if lane is not _Lane.PROOF:
+                return await self._answer_reads(calls, budget, self._slow_threads[lane])
+            async with self._proofs:
+                return await self._answer_upstream(calls, budget)
         finally:
-            self._num_waiting_evm -= 1
+            self._num_in_lane[lane] -= 1
 
-    async def _answer_upstream(self, call: _Call) -> list[bytes]:
-        started = time.perf_counter()
-        method = UPSTREAM_METHODS.get(call.method, get_pending_count)
-        try:
-            answer = _result(call.call_id, await method(self._upstream, call.params))
-        except RpcFault as e:
-            answer = _error(call.call_id, e)
-        self._metrics.observe(call.method, time.perf_counter() - started, is_error="error" in answer)
-        return [] if call.is_notification else [_encode(answer)]
+    async def _answer_upstream(self, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
+        answers = []
+        for call in calls:
+            started = time.perf_counter()
+            method = UPSTREAM_METHODS.get(call.method, get_pending_count)
+            try:
+                budget.check()
+                answer = _result(call.call_id, await method(self._upstream, call.params))
+            except RpcFault as e:
+                answer = _error(call.call_id, e)
+            self._metrics.observe(call.method, time.perf_counter() - started, is_error="error" in answer)
+            if not call.is_notification:
+                answers.append(_encode(answer))
+                budget.take(answers[-1])
+        return answers
 
     async def _answer_reads(self, calls: Sequence[_Call], budget: _Budget, threads: ThreadPoolExecutor) -> list[bytes]:
         def answer(session: Session) -> list[bytes]:
@@ -331,13 +349,11 @@ class Dispatcher:
         name = call.method if method is not None else "unknown"
         self._metrics.observe(name, time.perf_counter() - started, is_error="error" in answer)
         encoded = _encode(answer)
-        budget.num_bytes += len(encoded)
+        budget.take(encoded)
         return encoded
 
 
 def _needs_upstream(call: _Call) -> bool:
-    if call.fault is not None:
-        return False
     if call.method == "eth_getTransactionCount":
         return len(call.params) == 2 and call.params.raw(1, "block", "") == "pending"
     return call.method in UPSTREAM_METHODS

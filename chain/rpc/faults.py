@@ -4,21 +4,23 @@ RpcFault
 |-- ParseFault          -32700  the body is no JSON
 |-- InvalidRequest      -32600  the JSON is no request
 |-- BatchTooLarge       -32600
+|-- TooManyValues       -32600
 |-- AnswerTooLarge      -32003  earlier answers of the batch fill what one body may bring
 |-- MethodNotFound      -32601
 |-- InvalidParams       -32602
 |-- RangeTooWide        -32005  a log query over too many blocks, or with too many results
-|-- Busy                -32005
+|-- HistoryTooLong      -32005
+|-- Busy                -32010
 |-- FilterNotFound      -32000
 |-- StateGone           -32000  state of a block that is too old, or to come
 |-- BlockPruned         -32000  a block below the oldest that this node has
 |-- RecordsGone         -32000  an archived round that this node never executed
-|-- NotReady            -32000  no genesis yet
+|-- NotReady            -32010  no genesis yet
 |-- CallRefused         -32000  a call that could never be a transaction
 |-- CallFailed          -32000  out of gas
 |-- TransactionRefused  -32000  CheckTx said no
 |-- TraceRefused        -32000  a transaction that can't be shown step by step
-|-- UpstreamDown        -32000  CometBFT does not answer
+|-- UpstreamDown        -32010  CometBFT does not answer
 `-- Reverted            3       with the ABI-encoded custom error as data
 """
 
@@ -66,6 +68,31 @@ class BatchTooLarge(RpcFault):
         super().__init__(f"batch of {got} calls, at most {limit} are answered; next: split it")
         self.limit = limit
         self.got = got
+
+
+class TooManyValues(RpcFault):
+    """A body of more lists, objects and members than any request has."""
+
+    code = -32600
+
+    def __init__(self, limit: int, got: int) -> None:
+        """Keep both counts."""
+        super().__init__(f"the body has {got} values, at most {limit} are read; next: split it")
+        self.limit = limit
+        self.got = got
+
+
+class HistoryTooLong(RpcFault):
+    """A fee history that would take too long."""
+
+    code = -32005
+
+    def __init__(self, seconds: float, num_done: int, num_wanted: int) -> None:
+        """Keep the limit and both counts."""
+        super().__init__(
+            f"the tips of {num_done} blocks of {num_wanted} took {seconds:.0f} s; next: ask for fewer blocks"
+        )
+        self.seconds = seconds
 
 
 class AnswerTooLarge(RpcFault):

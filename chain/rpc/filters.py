@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chain.rpc.faults import FilterNotFound
@@ -35,6 +35,8 @@ class _Filter:
     """First block not told yet."""
     used_at: float
     """Seconds of the registry's clock."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the poll that runs: each change is told once."""
 
 
 class FilterRegistry:
@@ -69,9 +71,13 @@ class FilterRegistry:
         return sum(each.query.num_items for each in self._filters.values() if each.query is not None)
 
     def changes(self, snapshot: Snapshot, filter_id: str) -> list[Any]:
-        """Return what came since the last poll: logs or block hashes, at most MAX_RANGE_BLOCKS blocks of it."""
+        """Return what came since the last poll: logs or block hashes, at most MAX_RANGE_BLOCKS blocks of it.
+
+        The search holds this filter only, so polls of other filters go on meanwhile.
+        """
         with self._lock:
             found = self._use(filter_id)
+        with found.lock:
             start = found.next_height
             stop = min(snapshot.height, start + MAX_RANGE_BLOCKS - 1)
             query = found.query

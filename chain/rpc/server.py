@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -16,7 +17,16 @@ from aiohttp import web
 
 from chain.abci.metrics import read_metrics
 from chain.recursion import allow_evm_depth
-from chain.rpc.connections import UnsentBytes, open_listener, read_body, send_answer
+from chain.rpc.connections import (
+    MAX_BODY_BYTES,
+    MAX_UNREAD_BYTES,
+    MAX_UNSENT_BYTES,
+    Connections,
+    Room,
+    open_listener,
+    read_body,
+    send_answer,
+)
 from chain.rpc.dispatch import ChainDatabase, Dispatcher
 from chain.rpc.explorer import CORS, Explorer, to_json
 from chain.rpc.faults import RpcFault
@@ -28,8 +38,8 @@ from chain.system import CONTRACTS
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 5 << 20
-"""As go-ethereum: longest request body."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 SHUTDOWN_SECONDS = 5.0
 """How long open requests may take to end after SIGTERM."""
 
@@ -40,10 +50,12 @@ def run(home: Path, cometbft_url: str, host: str, port: int) -> None:
     asyncio.run(_serve(home, cometbft_url, host, port))
 
 
-def build_app(home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> web.Application:
+def build_app(
+    home: Path, cometbft_url: str, client: aiohttp.ClientSession, connections: Connections
+) -> web.Application:
     """Wire the application; it owns the dispatcher and closes it."""
-    node = _Node(home, cometbft_url, client)
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    node = _Node(home, cometbft_url, client, connections)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[node.mark_answering])
     app.add_routes(
         [
             web.post("/", node.answer),
@@ -63,7 +75,8 @@ def build_app(home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> w
 class _Node:
     """The handlers and what they share."""
 
-    def __init__(self, home: Path, cometbft_url: str, client: aiohttp.ClientSession) -> None:
+    def __init__(self, home: Path, cometbft_url: str, client: aiohttp.ClientSession, connections: Connections) -> None:
+        self._connections = connections
         self._upstream = Upstream(cometbft_url, client)
         self._home = home
         self._metrics = Metrics()
@@ -74,13 +87,23 @@ class _Node:
             metrics=self._metrics,
         )
         self.explorer = Explorer(self._dispatcher)
-        self._unsent = UnsentBytes()
+        self._unread = Room(MAX_UNREAD_BYTES)
+        self._unsent = Room(MAX_UNSENT_BYTES)
         self.subscriptions = Subscriptions(self._dispatcher, self._unsent)
 
     async def answer(self, request: web.Request) -> web.Response:
         """JSON-RPC."""
-        body = await read_body(request)
-        return await send_answer(request, await self._dispatcher.answer(body), CORS, self._unsent)
+        with self._connections.waiting(request):
+            body = await read_body(request, self._unread)
+        answer = await self._dispatcher.answer(body)
+        with self._connections.waiting(request):
+            return await send_answer(request, answer, CORS, self._unsent)
+
+    @web.middleware
+    async def mark_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Keep a connection while it is being answered, however many others want its place."""
+        with self._connections.answering(request):
+            return await handler(request)
 
     async def answer_preflight(self, request: web.Request) -> web.Response:
         """CORS preflight."""
@@ -131,13 +154,14 @@ async def _serve(home: Path, cometbft_url: str, host: str, port: int) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    connections = Connections()
     async with open_session() as client:
         runner = web.AppRunner(
-            build_app(home, cometbft_url, client), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
+            build_app(home, cometbft_url, client, connections), access_log=None, shutdown_timeout=SHUTDOWN_SECONDS
         )
         await runner.setup()
         try:
-            async with open_listener(runner, host, port) as bound:
+            async with open_listener(runner, connections, host, port) as bound:
                 log.info("JSON-RPC and page on http://%s:%d", *bound)
                 await stop.wait()
         finally:

@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from chain.rpc.connections import SEND_SECONDS, UnsentBytes
+from chain.rpc.connections import SEND_SECONDS, Room
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.faults import InvalidParams, RangeTooWide, RpcFault
 from chain.rpc.logs import LogQuery, find_logs_between, parse_query
@@ -36,8 +36,8 @@ MAX_ITEMS = 2_000
 """Addresses and topics that the subscriptions of one connection name together: asked of each block."""
 MAX_QUEUED = 1_000
 """Messages that wait for a slow reader."""
-MAX_MESSAGE_BYTES = 5 << 20
-"""As the body of a POST."""
+MAX_MESSAGE_BYTES = 1 << 20
+"""Holds the longest transaction four times; two of them may lie here for each connection."""
 _HEARTBEAT_SECONDS = 30.0
 """A peer that does not answer a ping within half of it is gone."""
 
@@ -64,7 +64,7 @@ class _Connection:
 
     socket: web.WebSocketResponse
     queue: asyncio.Queue[bytes]
-    unsent: UnsentBytes
+    unsent: Room
     """Of all connections."""
     transport: asyncio.Transport | None
     """Under the socket, to cut it off."""
@@ -78,7 +78,7 @@ class _Connection:
 class Subscriptions:
     """All WebSocket connections of a server."""
 
-    def __init__(self, dispatcher: Dispatcher, unsent: UnsentBytes) -> None:
+    def __init__(self, dispatcher: Dispatcher, unsent: Room) -> None:
         """Answer through ``dispatcher``, within the room of ``unsent``; ``start`` begins to look for blocks."""
         self._dispatcher = dispatcher
         self._unsent = unsent
@@ -144,7 +144,7 @@ class Subscriptions:
                 answer["result"] = connection.subscriptions.pop(str(params[0]), None) is not None
         except RpcFault as e:
             answer["error"] = {"code": e.code, "message": e.message}
-        return json.dumps(answer, separators=(",", ":")).encode()
+        return _encode(answer)
 
     async def _watch(self) -> None:
         while True:
@@ -169,7 +169,7 @@ class Subscriptions:
                 connection.subscriptions.pop(subscription.subscription_id, None)
                 continue
             subscription.next_height = max(subscription.next_height, stop + 1)
-            if subscription.subscription_id in connection.subscriptions:
+            if connection in self._connections and subscription.subscription_id in connection.subscriptions:
                 for message in found:
                     _enqueue(connection, message)
 
@@ -189,31 +189,40 @@ def _collect(subscriptions: list[_Subscription], session: Session) -> tuple[int,
     """Return the newest height and the messages due for each; None for one that asks for too much."""
     newest = session.snapshot.height
     collected: list[list[bytes] | None] = []
+    heads: dict[int, list[bytes]] = {}
     for subscription in subscriptions:
         try:
-            results = _find(session, subscription.query, subscription.next_height, newest)
+            if subscription.query is not None:
+                logs = find_logs_between(session.snapshot, subscription.query, subscription.next_height, newest)
+                results = [_encode(view_log(placed)) for placed in logs]
+            else:
+                start = subscription.next_height
+                if start not in heads:
+                    heads[start] = _show_heads(session, start, newest)
+                results = heads[start]
         except RangeTooWide as e:
             log.warning("subscription %s ends: %s", subscription.subscription_id, e.message)
             collected.append(None)
             continue
-        notices = [
-            {
-                "jsonrpc": "2.0",
-                "method": "eth_subscription",
-                "params": {"subscription": subscription.subscription_id, "result": result},
-            }
-            for result in results
-        ]
-        collected.append([json.dumps(notice, separators=(",", ":")).encode() for notice in notices])
+        collected.append([_make_notice(subscription.subscription_id, result) for result in results])
     return newest, collected
 
 
-def _find(session: Session, query: LogQuery | None, start: int, stop: int) -> list[dict[str, Any]]:
-    if query is not None:
-        return [view_log(placed) for placed in find_logs_between(session.snapshot, query, start, stop)]
+def _show_heads(session: Session, start: int, stop: int) -> list[bytes]:
     blocks = (session.snapshot.block(height) for height in range(start, stop + 1))
     heads = [view_block(session.snapshot, block, is_full=False) for block in blocks if block is not None]
-    return [{name: value for name, value in head.items() if name not in ("transactions", "uncles")} for head in heads]
+    left_out = ("transactions", "uncles")
+    return [_encode({name: value for name, value in head.items() if name not in left_out}) for head in heads]
+
+
+def _make_notice(subscription_id: str, result: bytes) -> bytes:
+    """Wrap what was encoded once for all that want it."""
+    head = b'{"jsonrpc":"2.0","method":"eth_subscription","params":{"subscription":"'
+    return head + subscription_id.encode() + b'","result":' + result + b"}}"
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _parse_subscription_call(body: bytes) -> dict[str, Any] | None:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chain.rpc.dispatch import READ_METHODS, UPSTREAM_METHODS
+from chain.rpc.dispatch import READ_METHODS
+from chain.rpc.upstream_methods import UPSTREAM_METHODS
 
 INTERNAL_ERROR = -32603
 METHODS = sorted([*READ_METHODS, *UPSTREAM_METHODS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from pathlib import Path
@@ -60,4 +61,10 @@ def test_requests_leave_no_line_in_the_log(solo: Any, rpc_process: Any, tmp_path
     with ChainClient([server.url]) as client:
         for _ in range(20):
             client.height()
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    for begun in (b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"):
+        with socket.create_connection((host, int(port)), timeout=10) as cut_off:
+            cut_off.sendall(begun)
+    with ChainClient([server.url]) as client:
+        client.height()
     assert server.log.read_text() == before

@@ -37,7 +37,8 @@ from schemas import (
 )
 
 from chain.core.hashing import keccak256
-from chain.rpc.dispatch import READ_METHODS, UPSTREAM_METHODS
+from chain.rpc.dispatch import READ_METHODS
+from chain.rpc.upstream_methods import UPSTREAM_METHODS
 
 STAKING = "0x0000000000000000000000000000000000001002"
 NOBODY = to_checksum_address("0x" + "aa" * 20)
