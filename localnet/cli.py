@@ -70,6 +70,9 @@ def up(
     rpc_port: Annotated[int, typer.Option(help="JSON-RPC and the page; the next free one if busy.")] = RPC_PORT,
     capacity: Annotated[str, typer.Option(help="What each storage node offers.")] = "2GB",
     reset: Annotated[bool, typer.Option("--reset", help="Forget the chain of last time.")] = False,
+    restarts: Annotated[
+        bool, typer.Option("--restart/--no-restart", help="Start a storage node again that has ended.")
+    ] = True,
     detach: Annotated[bool, typer.Option("--detach", help="Leave it running in the background.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -83,6 +86,7 @@ def up(
             num_validators=validators,
             num_storage=storage,
             capacity=capacity,
+            restarts_stores=restarts,
         )
     except ValueError as error:
         fail(str(error))
@@ -219,6 +223,8 @@ def up_foreground(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> int
                     print(describe_failure(error), file=sys.stderr)
                 finally:
                     say("stopping the devnet ...")
+                    if phase is Phase.STOPPED:
+                        devnet.begin_stop()
                     supervisor.stop()
                     devnet.finish(phase, why)
             return code
@@ -240,6 +246,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
     command = [sys.executable, "-m", "localnet.cli", "up", "--home", str(home), "--storage", str(config.num_storage)]
     command += ["--validators", str(config.num_validators), "--host", config.host, "--advertise", config.advertise]
     command += ["--rpc-port", str(config.rpc_port), "--capacity", config.capacity]
+    command += ["--restart" if config.restarts_stores else "--no-restart"]
     stop = StopRequest()
     stop.listen()
     child = start_child("localnet up", command, log=log, is_leashed=False)
@@ -283,7 +290,7 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
     """Collect what `status` shows."""
     facts: dict[str, Any] = {
         "home": record.home,
-        "phase": record.phase.value if record.is_up or record.phase in (Phase.FAILED, Phase.STOPPED) else "dead",
+        "phase": describe_phase(record),
         "is_up": record.is_up,
         "why": record.why,
         "chain_id": record.chain_id,
@@ -306,6 +313,15 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
     return facts
 
 
+def describe_phase(record: DevnetRecord) -> str:
+    """Say how a devnet is: `dead` is one whose supervisor ended without being asked."""
+    if record.phase is Phase.STOPPING:
+        return Phase.STOPPING.value if is_alive(record.supervisor) else Phase.STOPPED.value
+    if record.is_up or record.phase in (Phase.FAILED, Phase.STOPPED):
+        return record.phase.value
+    return "dead"
+
+
 def print_status(facts: dict[str, Any]) -> None:
     """Print what `status` shows as a table."""
     table = Table()
@@ -319,6 +335,16 @@ def print_status(facts: dict[str, Any]) -> None:
     console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}")
     if facts["why"]:
         console.print(facts["why"])
+    down = [one["name"] for one in facts["processes"] if not one["is_alive"]]
+    if down and facts["is_up"]:
+        option = home_option(facts["home"])
+        console.print(
+            f"{', '.join(down)} down: a store is started again by itself, unless it ended too often; next: read "
+            f"{shorten(facts['home'])}/logs, then localnet down{option} and localnet up{option}, the chain goes on",
+            markup=False,
+        )
+    elif facts["phase"] == "dead":
+        console.print("its supervisor was killed; next: localnet up goes on with its chain", markup=False)
 
 
 def print_ready(record: DevnetRecord) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +39,9 @@ from localnet.core.errors import (
     NotReadyInTime,
     PortTaken,
     StrangerAnswers,
+    describe_end,
 )
+from localnet.core.restarts import Restarts
 from localnet.hints import home_option
 from localnet.identity import check_is_ours
 from localnet.ports import choose_port, is_free
@@ -122,7 +126,10 @@ class Devnet:
         self._storage: list[Child] = []
         self._storage_ports: list[int] = []
         self._is_new_chain = False
-        self._reported: set[str] = set()
+        self._restarts: dict[int, Restarts] = {}
+        """By index of the store; only those that have ended once."""
+        self._waiting: dict[int, float] = {}
+        """Stores that are down, and when (monotonic seconds) they are started again."""
         self._ports: set[int] = set()
         self.record = DevnetRecord(
             home=str(self.home),
@@ -154,17 +161,41 @@ class Devnet:
     def watch(self) -> None:
         """Run until a person asks to stop (Stopped) or the validator ends (ChildExited).
 
-        A storage node that ends is reported once; the others go on, as they would on real machines.
+        A storage node that ends is reported and started again; the others go on meanwhile, as on real machines.
         """
         while True:
             self._stop.pause(0.2)
             for child in self._supervisor.children:
-                if child in self._storage:
-                    if child.exit_code is not None and child.name not in self._reported:
-                        self._reported.add(child.name)
-                        self._say(f"{child.name} ended with exit code {child.exit_code}; its log is {child.log}")
-                else:
+                if child not in self._storage:
                     child.check()
+            now = time.monotonic()
+            for index, store in enumerate(self._storage):
+                if store.exit_code is not None and index not in self._waiting:
+                    self._plan_restart(index, now)
+                elif self._waiting.get(index, math.inf) <= now:
+                    del self._waiting[index]
+                    self._supervisor.release(store)
+                    self._storage[index] = self._start_store(index, self._storage_ports[index])
+                    self._note_processes()
+
+    def _plan_restart(self, index: int, now: float) -> None:
+        store = self._storage[index]
+        how = describe_end(store.exit_code)
+        restarts = self._restarts[index] = self._restarts.get(index, Restarts()).note_end(now)
+        at = restarts.compute_start() if self.config.restarts_stores else None
+        self._waiting[index] = math.inf if at is None else at
+        if at is not None:
+            self._say(f"{store.name} {how}; it is started again in {at - now:.0f} s; its log is {store.log}")
+            return
+        why = f"for the {len(restarts.ended_at)}th time, and stays down" if self.config.restarts_stores else ""
+        self._say(
+            f"{store.name} {how} {why}; next: read {store.log}, then start the devnet again, its chain goes on: "
+            f"localnet down{home_option(self.home)}, localnet up{home_option(self.home)}"
+        )
+
+    def begin_stop(self) -> None:
+        """Note that the devnet is being stopped in order: whoever ends this process now has not killed it."""
+        self._update(phase=Phase.STOPPING)
 
     def finish(self, phase: Phase, why: str = "") -> None:
         """Note that nothing is up any more."""

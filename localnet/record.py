@@ -27,6 +27,8 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    STOPPING = "stopping"
+    """Somebody has asked to stop; where its supervisor is gone, it was stopped in order, by force at the end."""
     STOPPED = "stopped"
     FAILED = "failed"
 

@@ -49,6 +49,8 @@ class DevnetConfig:
     """Storage nodes, 1..64; below 4 no lying node is survived."""
     capacity: str = "2GB"
     """What each storage node offers, as its command line takes it."""
+    restarts_stores: bool = True
+    """Whether a storage node that ended is started again."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming field and value."""

@@ -51,8 +51,7 @@ class ChildExited(LocalnetError):
 
     def __init__(self, name: str, exit_code: int, log: str, tail: str) -> None:
         """Keep the name, the code and the end of the log."""
-        how = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-        super().__init__(f"{name} {how}; its log is {log}, which ends:\n{_indent(tail)}")
+        super().__init__(f"{name} {describe_end(exit_code)}; its log is {log}, which ends:\n{_indent(tail)}")
         self.name = name
         self.exit_code = exit_code
         self.log = log
@@ -151,6 +150,13 @@ class StepFailed(LocalnetError):
         super().__init__(f"failed at: {step}\n  why:  {why}\n  next: {next_step}{log}")
         self.step = step
         self.why = why
+
+
+def describe_end(exit_code: int | None) -> str:
+    """Say how a process ended."""
+    if exit_code is None:
+        return "runs"
+    return f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
 
 
 def _indent(text: str) -> str:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,29 @@ def test_invalid_second_up_in_the_same_home_names_the_first(devnet: dict[str, An
     assert f"process {devnet['supervisor']['pid']}" in done.stderr
 
 
+def test_a_store_that_died_is_announced_and_started_again(devnet: dict[str, Any], home: Path) -> None:
+    def get_store() -> dict[str, Any]:
+        facts = json.loads(run_localnet("status", "--json", "--home", str(home)))
+        return next(one for one in facts["processes"] if one["name"] == "storage-1")
+
+    before = get_store()["pid"]
+    os.kill(before, signal.SIGKILL)
+    end = time.monotonic() + STOP_SECONDS
+    while (store := get_store())["pid"] == before or not store["is_alive"]:
+        assert time.monotonic() < end, store
+    said = (home / "localnet.log").read_text()
+    assert re.search(r"storage-1 was ended by signal 9; it is started again in \d s; its log is ", said)
+    url = next(url for url in devnet["storage_urls"] if url == devnet["storage_urls"][1])
+    while True:
+        assert time.monotonic() < end, "it does not serve"
+        try:
+            with urllib.request.urlopen(url + "/v1/status", timeout=2) as answer:
+                assert answer.status == 200
+                break
+        except OSError:
+            time.sleep(0.1)
+
+
 def test_down_leaves_no_process_and_the_chain_goes_on_next_time(devnet: dict[str, Any], home: Path) -> None:
     client = ChainClient([devnet["rpc_urls"][0]])
     height = client.height()
@@ -127,6 +151,7 @@ def test_down_leaves_no_process_and_the_chain_goes_on_next_time(devnet: dict[str
     assert json.loads(run_localnet("down", "--json", "--home", str(home)))["was_up"]
     assert time.monotonic() - began < STOP_SECONDS
     assert wait_for_none(home) == []
+    assert json.loads(run_localnet("status", "--json", "--home", str(home), code=1))["phase"] == "stopped"
     assert run_localnet("down", "--home", str(home)).startswith("nothing was up")
     again = json.loads(run_localnet("up", "--detach", "--json", "--home", str(home)))
     assert again["chain_id"] == devnet["chain_id"]

@@ -1,0 +1,66 @@
+"""When a store is started again, and how a devnet is called that is not up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localnet.cli import describe_phase
+from localnet.core.restarts import FIRST_DELAY_SECONDS, MAX_RESTARTS, WINDOW_SECONDS, Restarts
+from localnet.process import ProcessId, get_own_id
+from localnet.record import DevnetRecord, Phase
+
+
+def test_each_start_waits_longer_and_at_last_there_is_none() -> None:
+    restarts, now, delays = Restarts(), 1_000.0, []
+    for _ in range(MAX_RESTARTS):
+        restarts = restarts.note_end(now)
+        at = restarts.compute_start()
+        assert at is not None
+        delays.append(at - now)
+        now = at + 5
+    assert delays == [FIRST_DELAY_SECONDS * 2**number for number in range(MAX_RESTARTS)]
+    restarts = restarts.note_end(now)
+    assert restarts.compute_start() is None
+
+
+def test_ends_of_long_ago_do_not_count() -> None:
+    restarts = Restarts()
+    for number in range(3 * MAX_RESTARTS):
+        restarts = restarts.note_end(number * WINDOW_SECONDS)
+        assert restarts.compute_start() == number * WINDOW_SECONDS + FIRST_DELAY_SECONDS
+    assert len(restarts.ended_at) == 1
+
+
+def test_nothing_is_started_that_has_not_ended() -> None:
+    assert Restarts().compute_start() is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_alive", "words"),
+    [
+        (Phase.READY, True, "ready"),
+        (Phase.READY, False, "dead"),
+        (Phase.STARTING, False, "dead"),
+        (Phase.STOPPING, True, "stopping"),
+        (Phase.STOPPING, False, "stopped"),
+        (Phase.STOPPED, False, "stopped"),
+        (Phase.FAILED, False, "failed"),
+    ],
+)
+def test_a_devnet_that_was_stopped_in_order_is_not_dead(phase: Phase, is_alive: bool, words: str) -> None:
+    """One whose end took too long, as after the demo on a busy machine, was stopped all the same."""
+    empty: Any = ()
+    record = DevnetRecord(
+        home="/home",
+        phase=phase,
+        supervisor=get_own_id() if is_alive else ProcessId(pid=2**22 + 1, started=0.0),
+        processes=empty,
+        chain_id="",
+        rpc_urls=empty,
+        public_urls=empty,
+        storage_urls=empty,
+        faucet_key="",
+    )
+    assert describe_phase(record) == words
