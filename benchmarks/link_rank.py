@@ -62,6 +62,9 @@ RANK = 8
 OUTER_MOMENTUM, OUTER_RATE = 0.9, 0.7
 """Of DiLoCo, as published; ours follows its recipe's ramp."""
 
+AHEAD = 2
+"""Messages of a ring that may be under way at a time in each direction, as gloo has it."""
+
 BOARD_SECONDS = 120.0
 """Longest wait for another rank."""
 
@@ -71,11 +74,11 @@ class Task:
     """What to do."""
 
     kind: str
-    """compute, allreduce, diloco, ours, or goodput."""
+    """compute, allreduce, diloco, ours, or of bytes alone: flow, ring."""
     num_steps: int
-    """Inner steps of each rank; goodput: bytes that rank 0 sends."""
+    """Inner steps of each rank; flow: bytes that rank 0 sends; ring: bytes that each sends."""
     local_steps: int = 1
-    """H."""
+    """H; ring: messages that the bytes are sent in."""
     num_points: int = 0
     """Held-out losses along the way, computed after the clock has stopped."""
 
@@ -154,11 +157,12 @@ class LinkRank:
             "allreduce": self._allreduce,
             "diloco": self._diloco,
             "ours": self._ours,
-            "goodput": self._goodput,
+            "flow": self._flow,
+            "ring": self._ring,
         }
         is_ours = task.kind == "ours"
         recipe = make_recipe(
-            task.num_steps if task.kind != "goodput" else 1, task.local_steps, FRAGMENTS if is_ours else 1
+            task.num_steps if task.kind not in ("flow", "ring") else 1, task.local_steps, FRAGMENTS if is_ours else 1
         )
         result, seen = Result(), list[tuple[int, Callable[[], CanonicalState]]]()
         train = run[task.kind](task, recipe, result, seen)
@@ -299,12 +303,34 @@ class LinkRank:
         self._finish = finish
         return train
 
-    def _goodput(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+    def _flow(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
         """One flow from rank 0 to rank 1, after a small one that opens the connection."""
         data = torch.zeros(task.num_steps, dtype=torch.uint8)
         move = (lambda piece: dist.send(piece, 1)) if self._rank == 0 else (lambda piece: dist.recv(piece, 0))
         move(data[:16])
         return lambda: move(data)
+
+    def _ring(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
+        """The messages of a ring between two, without sums: both ways at once, each after what came before it.
+
+        What makes this slower than a flow: gloo has one connection for both ways, on which "you may send" queues
+        behind payload, so that who is ahead waits.
+        """
+        pieces = torch.zeros(task.num_steps, dtype=torch.uint8).chunk(task.local_steps)
+        other = 1 - self._rank
+
+        def move() -> None:
+            arriving: list[Any] = []
+            leaving: list[Any] = []
+            for index, piece in enumerate(pieces):
+                arriving.append(dist.irecv(torch.empty_like(piece), other))
+                if index >= AHEAD:
+                    arriving[index - AHEAD].wait()
+                leaving.append(dist.isend(piece, other))
+            for each in (*arriving[-AHEAD:], *leaving):
+                each.wait()
+
+        return move
 
 
 def _is_point(task: Task, steps: int) -> bool:

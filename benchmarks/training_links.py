@@ -4,7 +4,8 @@
 shapes to 1 Gbps, 100 and 10 Mbps (`link_namespaces`), pins each to one core, and writes
 ``benchmarks/results/training_links.json``.  Utilisation is the time that the inner steps alone would have taken,
 measured in the same place just before and after, over the time it took.  Each figure is compared with what the model
-of speed (``training/core/throughput.py``) says, from terms that were measured without a shaper.
+of speed (``training/core/throughput.py``) says.  Its terms are measured apart from it: what a plain flow and the plain
+messages of a ring take on the link, and what a method spends beside compute and bytes where there is no shaper.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +26,7 @@ from benchmarks.link_namespaces import Links, NoShapedLinks, enter_user_namespac
 from benchmarks.link_rank import FRAGMENTS, NUM_RANKS, RANK, Task, make_recipe
 from benchmarks.report import Row, write_report
 from training.core.layout import build_layout
-from training.core.throughput import Cluster, OuterLoop, compute_step_seconds
+from training.core.throughput import BF16_BYTES, Cluster, OuterLoop, compute_step_seconds
 
 RATES = {"1gbps": 1_000_000_000, "100mbps": 100_000_000, "10mbps": 10_000_000}
 """Bits a second in each direction."""
@@ -39,8 +40,17 @@ CURVE_STEPS = 1000
 NUM_STEPS = 500
 """Of DiLoCo and ours on each shaped link."""
 
-ALLREDUCE_STEPS = {"1gbps": 100, "100mbps": 25, "10mbps": 6}
-"""Each takes the same time, so few do."""
+ALLREDUCE_STEPS = {"1gbps": 100, "100mbps": 30, "10mbps": 8}
+"""Each takes the same time, so few do; as many exchanges are measured as bytes alone."""
+
+UNSHAPED_EXCHANGES = 100
+"""Of bytes alone, without a shaper."""
+
+BUCKET_MESSAGES = 4
+"""Messages in which gloo's ring sends a bucket between two ranks: two pieces a rank, to be summed and to be shared."""
+
+FIRST_BUCKET_BYTES = 1 << 20
+"""Gradients, float32, that DDP exchanges first; with one million parameters all others are the second bucket."""
 
 CALIBRATION_STEPS = 50
 """Of inner steps alone, before each measurement and after it."""
@@ -77,6 +87,24 @@ class Measured:
         return self.compute_seconds / self.step_seconds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkAlone:
+    """What bytes take, without anybody who trains."""
+
+    flow_bits_a_second: float
+    """Of one flow, one way."""
+    ring_seconds: float
+    """Of the messages of one AllReduce of bf16 gradients, both ways at once."""
+
+    def compute_flow_goodput(self, rate: int) -> float:
+        """Return the share of the rate that a flow gets."""
+        return min(1.0, self.flow_bits_a_second / rate)
+
+    def compute_ring_goodput(self, rate: int, parameters: int) -> float:
+        """Return the share of the rate that each way of a ring gets."""
+        return min(1.0, 8 * BF16_BYTES * parameters / self.ring_seconds / rate)
+
+
 class Ranks:
     """The two workers, told what to do."""
 
@@ -92,6 +120,18 @@ class Ranks:
             _input(process).write(json.dumps(asdict(task)) + "\n")
             _input(process).flush()
         return [_read_line(process) for process in self._processes]
+
+    def measure_link(self, rate: int, num_exchanges: int) -> LinkAlone:
+        """Measure a flow of a second, and the messages of so many exchanges."""
+        flow_bytes = (rate or max(RATES.values())) // 8
+        exchange_bytes = BF16_BYTES * count_parameters()  # each of two ranks sends half of it twice
+        flow = self.work(Task(kind="flow", num_steps=flow_bytes))
+        num_messages = 2 * BUCKET_MESSAGES * num_exchanges
+        ring = self.work(Task(kind="ring", num_steps=exchange_bytes * num_exchanges, local_steps=num_messages))
+        return LinkAlone(
+            flow_bits_a_second=8 * flow_bytes / max(each["seconds"] for each in flow),
+            ring_seconds=max(each["seconds"] for each in ring) / num_exchanges,
+        )
 
     def measure(self, task: Task) -> Measured:
         """Measure the task, with inner steps alone before and after it."""
@@ -127,14 +167,12 @@ def main() -> None:
 def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
     """Return the rows of all methods over all links."""
     measured: dict[tuple[str, str], Measured] = {}
-    goodputs: dict[str, float] = {}
+    links_alone: dict[str, LinkAlone] = {}
     chosen = {link: {"allreduce": few, "diloco": num_steps, "ours": num_steps} for link, few in ALLREDUCE_STEPS.items()}
     for link, rate in {"unshaped": 0, **RATES}.items():
         links.set_rate(rate)
-        if rate:
-            num_bytes = rate // 8
-            flow = ranks.work(Task(kind="goodput", num_steps=num_bytes))
-            goodputs[link] = min(1.0, 8 * num_bytes / max(each["seconds"] for each in flow) / rate)
+        links_alone[link] = ranks.measure_link(rate, ALLREDUCE_STEPS.get(link, UNSHAPED_EXCHANGES))
+        print(f"{link:9s} {links_alone[link]}", flush=True)
         for method in ("allreduce", "diloco", "ours"):
             task = Task(
                 kind=method,
@@ -150,13 +188,13 @@ def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
                 flush=True,
             )
     links.set_rate(0)
-    return make_rows(measured, goodputs)
+    return make_rows(measured, links_alone)
 
 
-def make_rows(measured: dict[tuple[str, str], Measured], goodputs: dict[str, float]) -> list[Row]:
+def make_rows(measured: dict[tuple[str, str], Measured], links_alone: dict[str, LinkAlone]) -> list[Row]:
     """Return utilisation, kept speed, time to a loss, bytes, and the model's error."""
     recipe = make_recipe(NUM_STEPS, LOCAL_STEPS, FRAGMENTS)
-    parameters = build_layout(recipe).num_parameters
+    parameters = count_parameters()
     conditions = (
         f"{parameters} parameters, D {NUM_RANKS}, a core each, H {LOCAL_STEPS}, F {FRAGMENTS}, rank {RANK},"
         f" {recipe.inner.batch_size} x {recipe.model.context} tokens a step, bf16 gradients and pseudo-gradients,"
@@ -173,7 +211,7 @@ def make_rows(measured: dict[tuple[str, str], Measured], goodputs: dict[str, flo
         rows.append(_make_kept_row(measured, link, conditions))
         rows.extend(_make_time_rows(measured, link, conditions))
         rows.append(_make_byte_row(measured, link, conditions))
-    rows.append(_make_error_row(measured, goodputs, parameters, conditions))
+    rows.append(_make_error_row(measured, links_alone, parameters, conditions))
     return rows
 
 
@@ -214,56 +252,87 @@ def _make_byte_row(measured: dict[tuple[str, str], Measured], link: str, conditi
 
 
 def _make_error_row(
-    measured: dict[tuple[str, str], Measured], goodputs: dict[str, float], parameters: int, conditions: str
+    measured: dict[tuple[str, str], Measured], links_alone: dict[str, LinkAlone], parameters: int, conditions: str
 ) -> Row:
     """Return the largest deviation of a measured step from the model's, over all links and methods."""
     errors = {}
     for link, rate in RATES.items():
         for method in ("allreduce", "diloco", "ours"):
             predicted = predict_step_seconds(
-                method, measured[method, link], measured[method, "unshaped"], rate, goodputs[link], parameters
+                method,
+                measured[method, link],
+                measured[method, "unshaped"],
+                rate,
+                (links_alone[link], links_alone["unshaped"]),
+                parameters,
             )
             errors[f"{method} {link}"] = 100 * (measured[method, link].step_seconds / predicted - 1)
     listed = ", ".join(f"{name} {error:+.1f}" for name, error in errors.items())
-    flows = ", ".join(f"{link} {goodput:.3f}" for link, goodput in goodputs.items())
+    shares = ", ".join(
+        f"{link} {links_alone[link].compute_flow_goodput(rate):.3f} / "
+        f"{links_alone[link].compute_ring_goodput(rate, parameters):.3f}"
+        for link, rate in RATES.items()
+    )
     return _make_row(
         "model_error_pct",
         max(abs(error) for error in errors.values()),
         "%",
         "goal",
         15.0,
-        f"largest of: {listed}; goodput of one flow: {flows}; {conditions}",
+        f"largest of: {listed}; goodput of one flow / of a ring's messages: {shares}; {conditions}",
     )
 
 
 def predict_step_seconds(
-    method: str, here: Measured, unshaped: Measured, rate: int, goodput: float, parameters: int
+    method: str,
+    here: Measured,
+    unshaped: Measured,
+    rate: int,
+    alone: tuple[LinkAlone, LinkAlone],
+    parameters: int,
 ) -> float:
     """Return what the model of speed says of a method over a link.
 
-    Its terms: inner steps alone, measured just before and after; a flow's goodput, by a plain transfer over the link;
-    and what the method spends beside compute where the link is not shaped.
+    Its terms: inner steps alone, measured just before and after; the link's goodput for a flow, or for the messages of
+    a ring (``alone``: of this link, and without a shaper); and what the method takes beyond that where there is none.
     """
-    spent = unshaped.step_seconds - unshaped.compute_seconds
-    is_allreduce = method == "allreduce"
-    cluster = Cluster(
+    link, free = alone
+    if method == "ours":
+        cluster = _make_cluster(here, rate, link.compute_flow_goodput(rate), parameters)
+        moved = unshaped.payload_bytes * (2 + NUM_RANKS - 1)  # dispersed with n/k = 2, then each other's fetched
+        spent = LOCAL_STEPS * (unshaped.step_seconds - unshaped.compute_seconds)
+        loop = OuterLoop(
+            local_steps=LOCAL_STEPS,
+            compression=cluster.exchange_bytes / moved if moved else 1.0,
+            pause_seconds=max(0.0, spent),
+        )
+        return compute_step_seconds(cluster, loop, is_overlapped=True)
+    cluster = _make_cluster(here, rate, link.compute_ring_goodput(rate, parameters), parameters)
+    free_rate = 8 * cluster.exchange_bytes / free.ring_seconds
+    unshaped_cluster = _make_cluster(unshaped, free_rate, 1.0, parameters)
+    if method == "allreduce":
+        early_share = FIRST_BUCKET_BYTES / (4 * parameters)
+        own = unshaped.step_seconds - replace(unshaped_cluster, early_share=early_share).allreduce_step_seconds
+        return replace(cluster, early_share=early_share, startup_seconds=max(0.0, own)).allreduce_step_seconds
+    loop = OuterLoop(local_steps=LOCAL_STEPS, compression=1.0)
+    own = LOCAL_STEPS * (unshaped.step_seconds - compute_step_seconds(unshaped_cluster, loop, is_overlapped=False))
+    return compute_step_seconds(cluster, replace(loop, pause_seconds=max(0.0, own)), is_overlapped=False)
+
+
+def _make_cluster(measured: Measured, bits_a_second: float, goodput: float, parameters: int) -> Cluster:
+    return Cluster(
         num_parameters=parameters,
         num_workers=NUM_RANKS,
-        bandwidth_bits=rate,
+        bandwidth_bits=bits_a_second,
         goodput=goodput,
-        tokens_per_second=1 / here.compute_seconds,
+        tokens_per_second=1 / measured.compute_seconds,
         tokens_per_step=1,
-        startup_seconds=max(0.0, spent) if is_allreduce else 0.0,
     )
-    if is_allreduce:
-        return cluster.step_seconds + cluster.exchange_seconds
-    moved = unshaped.payload_bytes * (2 + NUM_RANKS - 1)  # dispersed with n/k = 2, then each other's fetched
-    loop = OuterLoop(
-        local_steps=LOCAL_STEPS,
-        compression=cluster.exchange_bytes / moved if moved else 1.0,
-        pause_seconds=max(0.0, spent) * LOCAL_STEPS,
-    )
-    return compute_step_seconds(cluster, loop, is_overlapped=method == "ours")
+
+
+def count_parameters() -> int:
+    """Return P."""
+    return build_layout(make_recipe(NUM_STEPS, LOCAL_STEPS, FRAGMENTS)).num_parameters
 
 
 def _make_row(name: str, value: float, unit: str, peer: str, peer_value: float, conditions: str) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -60,8 +61,19 @@ def test_goodput_and_codec_time_are_terms_of_their_own() -> None:
     assert _cluster(goodput=0.5).exchange_seconds == 2 * _cluster().exchange_seconds
 
 
+def test_what_an_allreduce_begins_early_hides_behind_the_rest_of_backward() -> None:
+    """One second of compute, two of transfer, a quarter of which may begin when a quarter of backward is done."""
+    whole = _cluster(tokens_per_second=33_928.0, num_parameters=1e9 / 8 / (4 * 19 / 20) * 2)
+    assert whole.transfer_seconds == pytest.approx(2.0)
+    assert whole.allreduce_step_seconds == pytest.approx(3.0)
+    assert replace(whole, early_share=0.2).allreduce_step_seconds == pytest.approx(3.0 - 0.2 * 2.0)
+    assert replace(whole, early_share=0.5).allreduce_step_seconds == pytest.approx(3.0 - 0.5 * 2 / 3), "backward ends"
+    assert replace(whole, early_share=0.2, startup_seconds=1.0).allreduce_step_seconds == pytest.approx(3.6)
+
+
 @pytest.mark.parametrize(
-    "changes", [{"num_workers": 1}, {"bandwidth_bits": 0.0}, {"goodput": 1.5}, {"tokens_per_step": -1.0}]
+    "changes",
+    [{"early_share": 1.0}, {"num_workers": 1}, {"bandwidth_bits": 0.0}, {"goodput": 1.5}, {"tokens_per_step": -1.0}],
 )
 def test_invalid_cluster(changes: dict[str, float]) -> None:
     with pytest.raises(PlanError, match="expected"):

@@ -14,6 +14,9 @@ from training.core.errors import PlanError
 BF16_BYTES = 2
 """Of a gradient or weight in an AllReduce."""
 
+BACKWARD_SHARE = 2 / 3
+"""Of an inner step: two products a weight, where the forward pass has one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -33,6 +36,8 @@ class Cluster:
     """Of all workers, in one inner step."""
     startup_seconds: float = 0.0
     """Of one exchange, however small it is: round trips and the framework's own work."""
+    early_share: float = 0.0
+    """Share of an AllReduce that begins before the backward pass has ended: the first bucket of gradients."""
 
     def __post_init__(self) -> None:
         if self.num_workers < 2:
@@ -47,6 +52,8 @@ class Cluster:
                 raise PlanError(name, value, "above 0")
         if not 0 < self.goodput <= 1:
             raise PlanError("--goodput", self.goodput, "above 0, at most 1")
+        if not 0 <= self.early_share < 1:
+            raise PlanError("early_share", self.early_share, "from 0, below 1")
 
     @property
     def step_seconds(self) -> float:
@@ -67,6 +74,13 @@ class Cluster:
     def exchange_bytes(self) -> float:
         """Return what one worker sends in a whole exchange of bf16."""
         return 2 * (self.num_workers - 1) / self.num_workers * BF16_BYTES * self.num_parameters
+
+    @property
+    def allreduce_step_seconds(self) -> float:
+        """Return the time of a step with its AllReduce; what begins early hides behind the rest of backward."""
+        left_seconds = (1 - self.early_share) * BACKWARD_SHARE * self.step_seconds
+        hidden_seconds = min(self.early_share * self.transfer_seconds, left_seconds)
+        return self.step_seconds + self.exchange_seconds - hidden_seconds
 
     @property
     def ratio(self) -> float:
@@ -119,7 +133,7 @@ def compute_speeds(cluster: Cluster, loop: OuterLoop) -> list[Speed]:
     """
     plain = OuterLoop(local_steps=loop.local_steps, compression=1.0)
     seconds = {
-        "AllReduce": cluster.step_seconds + cluster.exchange_seconds,
+        "AllReduce": cluster.allreduce_step_seconds,
         "overlap and compression": compute_step_seconds(cluster, loop, is_overlapped=True),
         "without overlap": compute_step_seconds(cluster, loop, is_overlapped=False),
         "without compression": compute_step_seconds(cluster, plain, is_overlapped=True),
