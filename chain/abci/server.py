@@ -60,6 +60,9 @@ MAX_WAITING_BYTES = 4 << 20
 """Requests that wait on one connection: a block, or some 25,000 transfers.  CometBFT waits before a commit until all
 its checks are answered, so what waits here may hold up a block, by about a second at most."""
 
+REMINDER_SECONDS = 0.5
+"""After which a check that pends is looked at again, told or not."""
+
 COLLECTOR_THRESHOLDS = (20_000, 20, 50)
 """Of the cycle collector: a block makes some ten objects a transaction that live to its end and are in no cycle, and
 looking through them again and again took a fifth of FinalizeBlock."""
@@ -127,6 +130,7 @@ class AbciProtocol(asyncio.Protocol):
         self._is_scheduled = False
         self._is_pending = False
         """The check at the head is waited for: ``resume`` goes on."""
+        self._reminder: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._is_stopped = False
         self.is_lost = False
@@ -186,7 +190,7 @@ class AbciProtocol(asyncio.Protocol):
                 message, transaction = waiting[0]
                 if transaction:
                     if checker.is_pending(transaction):
-                        self._is_pending = True
+                        self._wait()
                         break
                     name = "check_tx"
                     answers.append(encode_answer(_CHECK_TAG, checker.check(transaction)[1]))
@@ -209,6 +213,16 @@ class AbciProtocol(asyncio.Protocol):
             self._schedule()
         self._regulate()
 
+    def _wait(self) -> None:
+        """Leave the check at the head until ``resume``; a timer asks again should that fail to come."""
+        self._is_pending = True
+        if self._reminder is None:
+            self._reminder = asyncio.get_running_loop().call_later(REMINDER_SECONDS, self._remind)
+
+    def _remind(self) -> None:
+        self._reminder = None
+        self.resume()
+
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -229,6 +243,8 @@ class AbciProtocol(asyncio.Protocol):
         """Say that CometBFT went away: it opens all four connections again after its own restart."""
         self._transport = None
         self.is_lost = True
+        if self._reminder is not None:
+            self._reminder.cancel()
         if not self._frames.is_between_frames and not self._is_stopped:
             log.warning("connection closed within a request: %s", error or "end of stream")
 

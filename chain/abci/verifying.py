@@ -203,26 +203,28 @@ class Verifier:
         return transaction in self._pending
 
     def drain(self) -> None:
-        """Take in what has been answered, also while a handler takes long."""
-        if self._process is None:
-            return
-        while True:
-            process = self._process
-            data = process.receive()
+        """Take in what has been answered, also while a handler takes long, and have the checks go on."""
+        num_answers = self._num_answers
+        while self._process is not None:
+            data = self._process.receive()
             if data is None:
-                return self._lose("has ended")
-            if not data:
-                break
-            try:
-                for message in process.frames.feed(data):
-                    self._take(*decode_answer(message))
-            except ValueError as error:  # no frame, no msgpack, no record, or not what was asked
-                return self._lose(f"can't be understood ({error})")
-            if len(data) < _READ_BYTES:
+                self._lose("has ended")
+            elif data:
+                self._read(data)
+            if not data or len(data) < _READ_BYTES:
                 break
         if not self._batches:
             self._is_late = False
-        return None
+        if self._num_answers != num_answers:
+            self._resume()
+
+    def _read(self, data: bytes) -> None:
+        assert self._process is not None
+        try:
+            for message in self._process.frames.feed(data):
+                self._take(*decode_answer(message))
+        except ValueError as error:  # no frame, no msgpack, no record, or not what was asked
+            self._lose(f"can't be understood ({error})")
 
     def close(self) -> None:
         """End the process; nobody is asked any more."""
@@ -245,16 +247,12 @@ class Verifier:
     def _start(self) -> None:
         assert self._loop is not None
         try:
-            self._process = _Process(self._loop, self._process_readable)
+            self._process = _Process(self._loop, self.drain)
         except OSError as error:
             self._delay_start()
             log.warning("no verifier can be started: %s; transactions are verified in place", error)
             return
         log.info("verifier started, process %d", self._process.pid)
-
-    def _process_readable(self) -> None:
-        self.drain()
-        self._resume()
 
     def _take(self, number: int, records: Sequence[bytes], signed: Sequence[tuple[bytes, bytes, bytes]]) -> None:
         self._num_answers += 1

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chain.abci import abci_pb2 as pb
+from chain.abci import server
 from chain.abci.application import ChainApplication
 from chain.abci.server import (
     HANDLED_NAMES,
@@ -300,6 +301,19 @@ async def test_pending_check_holds_up_its_own_connection_only() -> None:
     mempool.resume()
     await asyncio.sleep(0)
     assert [answer.check_tx.data for answer in _read(checks.writes)[4:]] == [b"d"]
+
+
+async def test_pending_check_is_looked_at_again_though_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REMINDER_SECONDS", 0.01)
+    application = EchoingApplication()
+    application.pending = {b"a"}
+    mempool, checks = _connect(application, [])
+    mempool.data_received(_make_check(b"a"))
+    application.pending.clear()
+    async with asyncio.timeout(10):
+        while not checks.writes:
+            await asyncio.sleep(0.01)
+    assert [answer.check_tx.data for answer in _read(checks.writes)] == [b"a"]
 
 
 async def test_reading_pauses_while_too_much_waits() -> None:

@@ -279,6 +279,22 @@ def listens(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
+async def test_checks_whose_verdicts_come_during_a_block_go_on(tmp_path: Path) -> None:
+    """Nothing else arrives from the verifier: what the block has taken in must set them going again."""
+    async with run_core(tmp_path, VerifierUse.ALWAYS) as core:
+        application = core.application
+        application._verifier.ask([b"x"])
+        await wait_until(lambda: application._verifier.is_ready, "it starts")
+        transactions = [sign(number) for number in range(200)]
+        core.send_checks(transactions)
+        await wait_until(lambda: application._verifier._batches, "asked")
+        deadline = time.monotonic() + 20
+        while application._verifier._batches:  # as a long block does: the loop gets no turn
+            assert time.monotonic() < deadline
+            application._drain()
+        assert await core.read_hashes(len(transactions)) == [keccak256(raw) for raw in transactions]
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """``chain-node abci`` that always verifies elsewhere."""
