@@ -35,7 +35,9 @@ from storage.cli_session import open_storage as _open
 from storage.cli_session import report_errors as _errors
 from storage.cli_session import show as _show
 from storage.cli_session import show_progress as _progress
+from storage.cli_session import tell_height as _tell_height
 from storage.client import CERTIFY_BLOCKS, parse_blob_id
+from storage.core.leaving import format_blocks, format_height
 from storage.core.tiers import parse_tier
 from storage.keeping_commands import add_keeping_commands
 from storage.sizes import format_size, parse_size
@@ -87,9 +89,9 @@ def put(
             result,
             as_json,
             f"{result['blob']}",
-            note=f"{format_size(stored.size_bytes)} in tier {result['tier']} until height "
-            f"{stored.expiry}, {len(stored.certificate.signatures)} nodes signed, fee {format_wei(stored.fee)}"
-            + "".join(f"\nwarning: {fault}" for fault in stored.faults),
+            note=f"{format_size(stored.size_bytes)} in tier {result['tier']} until "
+            f"{_tell_height(client, stored.expiry)}, {len(stored.certificate.signatures)} nodes signed, "
+            f"fee {format_wei(stored.fee)}" + "".join(f"\nwarning: {fault}" for fault in stored.faults),
         )
 
 
@@ -178,8 +180,8 @@ def quote(
         _show(
             result,
             as_json,
-            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks:,} blocks: {format_wei(fee)}, "
-            f"at most {format_wei(most)}",
+            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks:,} blocks, about "
+            f"{format_blocks(blocks)}: {format_wei(fee)}, at most {format_wei(most)}",
         )
 
 
@@ -190,7 +192,7 @@ def stat(
     as_json: Json = False,
 ) -> None:
     """Show what the chain knows of a blob."""
-    with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
+    with _errors(as_json), _open(chain, 30.0) as (client, storage, _blobs):
         info = storage.stat(parse_blob_id(blob))
         is_pinned = info.release_height == 2**64 - 1
         result = {
@@ -206,7 +208,8 @@ def stat(
             "state": info.state.name,
             "paid_wei": info.paid,
         }
-        kept = "pinned by a run" if is_pinned else f"kept until height {info.release_height}"
+        until = "" if is_pinned or as_json else _tell_height(client, info.release_height)
+        kept = "pinned by a run" if is_pinned else f"kept until {until}"
         _show(
             result,
             as_json,
@@ -224,7 +227,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List the blobs that an owner put, and what they cost."""
-    with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
+    with _errors(as_json), _open(chain, 30.0) as (client, storage, _blobs):
         if not owner and key_file is None:
             raise ValueError("whose blobs?; next: give --owner or --key-file")
         address = owner or load_address(key_file, ask_password) if key_file is not None else owner
@@ -246,9 +249,11 @@ def list_(
                 for info in blobs
             ],
         }
+        height = client.height()
         lines = [
             f"0x{info.blob.hex()}  {Tier(info.tier).name.lower():<9}  {format_size(info.size_bytes):>9}  "
-            f"until {info.expiry_height}{'' if info.state is BlobState.LIVE else ', ' + info.state.name.lower()}"
+            f"until {format_height(info.expiry_height, now=height)}"
+            f"{'' if info.state is BlobState.LIVE else ', ' + info.state.name.lower()}"
             for info in blobs
         ]
         total = (
@@ -318,7 +323,8 @@ def renew(
     with _errors(as_json), _open(chain, 30.0) as (client, storage, _):
         renewed = storage.renew(parse_blob_id(blob), blocks=blocks, sender=Sender(client, unlock_key(key_file)))
         result = {"blob": "0x" + renewed.blob.hex(), "expiry_height": renewed.expiry, "fee_wei": renewed.fee}
-        _show(result, as_json, f"kept until height {renewed.expiry}, fee {format_wei(renewed.fee)}")
+        until = _tell_height(client, renewed.expiry)
+        _show(result, as_json, f"kept until {until}, fee {format_wei(renewed.fee)}")
 
 
 add_keeping_commands(app)

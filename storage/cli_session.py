@@ -34,6 +34,7 @@ from storage.core.errors import (
     TierUnavailable,
     UnknownBlob,
 )
+from storage.core.leaving import format_height
 from storage.sizes import format_size
 
 FAILED = 1
@@ -133,6 +134,14 @@ def show_progress(text: str, get_bytes: Callable[[], int], as_json: bool) -> Ite
         finally:
             stop.set()
             thread.join()
+
+
+def tell_height(client: ChainClient, height: int) -> str:
+    """Return a height and when it comes; the height alone while the chain does not answer."""
+    try:
+        return format_height(height, now=client.height())
+    except BindingError:
+        return f"height {height:,}"
 
 
 def show(result: dict[str, Any], as_json: bool, text: str, *, note: str = "") -> None:

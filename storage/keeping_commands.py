@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from contracts.bindings.keys import address_of
+from contracts.bindings.errors import BindingError
+from contracts.bindings.failures import describe_failure
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
 from contracts.bindings.unlocking import unlock_key
+from da.blocking import BlobClient
+from da.core.errors import DataAvailabilityError
 from da.core.types import BlobId
 from storage.amounts import format_wei
 from storage.archives import keep_file, restore_file
@@ -25,10 +29,11 @@ from storage.cli_session import (
     report_errors,
     show,
     show_progress,
+    tell_height,
 )
-from storage.client import Rehomed, parse_blob_id
+from storage.client import Rehomed, StorageClient, parse_blob_id
 from storage.core.delta import WIDTHS
-from storage.core.errors import CommitteeSizeChanged, UnknownBlob
+from storage.core.errors import CommitteeSizeChanged, StorageError, UnknownBlob
 from storage.core.retention import Retention
 from storage.core.tiers import parse_tier
 from storage.mover import (
@@ -44,6 +49,9 @@ from storage.sizes import format_size
 
 DAY = 288_000
 """Blocks of 0.3 s."""
+
+REHOME_SECONDS = 30.0
+"""Between two looks of ``rehome --watch``: an epoch changes once in many minutes."""
 
 KEEP_SECONDS = 10.0
 """Between two looks of ``keep --watch`` and ``age --watch``."""
@@ -68,7 +76,7 @@ def challenge(
         blob_id, wanted = parse_blob_id(blob), secrets.randbits(62) if leaf is None else leaf
         due = storage.challenge(blob_id, seat=seat, leaf=wanted, sender=Sender(client, unlock_key(key_file)))
         result = {"blob": "0x" + blob_id.hex(), "seat": seat, "leaf": wanted, "due_height": due}
-        show(result, as_json, f"seat {seat} must answer until height {due}")
+        show(result, as_json, f"seat {seat} must answer until {tell_height(client, due)}")
 
 
 def archive(
@@ -206,6 +214,7 @@ def rehome(
     key_file: Annotated[Path, typer.Option(help="Key of the account that pays for them.")] = Path("owner.key"),
     all_blobs: Annotated[bool, typer.Option("--all", help="All blobs that the account has put.")] = False,
     directory: Annotated[Path, typer.Option(help="Where there is room for one blob at a time.")] = Path("."),
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C: whatever loses a seat is moved.")] = False,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
     as_json: Json = False,
@@ -215,31 +224,59 @@ def rehome(
         if not blobs and not all_blobs:
             raise ValueError("no blob given; next: name some, or give --all")
         sender = Sender(client, unlock_key(key_file))
-        wanted = [parse_blob_id(text) for text in blobs or ()]
-        if all_blobs:
-            owned = storage.list_blobs(address_of(unlock_key(key_file)))
-            wanted += [parse_blob_id(info.blob.hex()) for info in owned if info.state is BlobState.LIVE]
-        done: list[Rehomed] = []
-        left: list[CommitteeSizeChanged] = []
-        for blob in wanted:
-            with show_progress(f"moving {blob.hex()[:16]}", lambda: traffic.bytes_sent, as_json):
-                try:
-                    done.append(storage.rehome(blob, sender=sender, directory=directory))
-                except CommitteeSizeChanged as error:
-                    left.append(error)
-        moved = [item for item in done if item.is_moved]
-        result = {
-            "moved": [
-                {"blob": "0x" + item.blob.hex(), "epoch": item.epoch, "gone": list(item.gone), "fee_wei": item.fee}
-                for item in moved
-            ],
-            "num_staying": len(done) - len(moved),
-            "put_anew": ["0x" + error.blob.hex() for error in left],
-        }
-        lines = [
-            f"0x{item.blob.hex()}: seats {', '.join(map(str, item.gone))} are gone, moved to epoch {item.epoch}, "
-            f"fee {format_wei(item.fee)}"
+        named = [parse_blob_id(text) for text in blobs or ()]
+        while True:
+            try:
+                wanted = [*named, *(_list_live(storage, sender.address) if all_blobs else ())]
+                _rehome(storage, traffic, wanted, sender, directory, as_json, is_quiet=watch)
+            except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
+                if not watch:
+                    raise
+                print(describe_failure(error), file=sys.stderr, flush=True)  # the next pass may do better
+            if not watch:
+                return
+            time.sleep(REHOME_SECONDS)
+
+
+def _list_live(storage: StorageClient, address: str) -> list[BlobId]:
+    owned = storage.list_blobs(address)
+    return [parse_blob_id(info.blob.hex()) for info in owned if info.state is BlobState.LIVE]
+
+
+def _rehome(
+    storage: StorageClient,
+    traffic: BlobClient,
+    wanted: list[BlobId],
+    sender: Sender,
+    directory: Path,
+    as_json: bool,
+    *,
+    is_quiet: bool,
+) -> None:
+    """Move those that have lost a seat, and say it; ``is_quiet``: say nothing where nothing was to be done."""
+    done: list[Rehomed] = []
+    left: list[CommitteeSizeChanged] = []
+    for blob in wanted:
+        with show_progress(f"moving {blob.hex()[:16]}", lambda: traffic.bytes_sent, as_json):
+            try:
+                done.append(storage.rehome(blob, sender=sender, directory=directory))
+            except CommitteeSizeChanged as error:
+                left.append(error)
+    moved = [item for item in done if item.is_moved]
+    if is_quiet and not moved:
+        return
+    result = {
+        "moved": [
+            {"blob": "0x" + item.blob.hex(), "epoch": item.epoch, "gone": list(item.gone), "fee_wei": item.fee}
             for item in moved
-        ]
-        lines += [f"0x{error.blob.hex()}: {error}" for error in left]
-        show(result, as_json, "\n".join([*lines, f"{len(moved)} moved, {len(done) - len(moved)} stay where they are"]))
+        ],
+        "num_staying": len(done) - len(moved),
+        "put_anew": ["0x" + error.blob.hex() for error in left],
+    }
+    lines = [
+        f"0x{item.blob.hex()}: seats {', '.join(map(str, item.gone))} are gone, moved to epoch {item.epoch}, "
+        f"fee {format_wei(item.fee)}"
+        for item in moved
+    ]
+    lines += [f"0x{error.blob.hex()}: {error}" for error in left]
+    show(result, as_json, "\n".join([*lines, f"{len(moved)} moved, {len(done) - len(moved)} stay where they are"]))

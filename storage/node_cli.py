@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -59,6 +60,9 @@ UNWELL = 7
 
 DRAIN_SECONDS = 10.0
 """Between two looks at a draining node."""
+
+LOCAL_URLS = ("http://127.0.0.1:9001", "http://127.0.0.1:9100")
+"""Where ``start`` listens by default, and a devnet's first node."""
 
 STATUS_SECONDS = 5.0
 """How long ``status`` waits."""
@@ -142,7 +146,7 @@ def start(
 
 @app.command()
 def status(
-    url: Annotated[str, typer.Option(help="The node's URL.")] = "http://127.0.0.1:9001",
+    url: Annotated[str, typer.Option(help="The node's URL; by default this machine's, or a devnet's first.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a node keeps and how it stands with the chain."""
@@ -151,7 +155,8 @@ def status(
     except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
         _fail(
             StorageError(
-                f"{url} gave no status: {error}; next: give its --url, or: is storage-node start running there?"
+                f"{url or ' and '.join(LOCAL_URLS)} gave no status: {error}; next: give its --url (localnet status "
+                "names a devnet's), or: is storage-node start running there?"
             ),
             NOT_REACHED,
             as_json,
@@ -192,7 +197,7 @@ def retire(
 def drain(
     chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
     key_file: Annotated[Path, typer.Option(help="The operator's key, such as HOME/operator.key.")],
-    url: Annotated[str, typer.Option(help="The node's URL.")] = "http://127.0.0.1:9001",
+    url: Annotated[str, typer.Option(help="The node's URL.")] = LOCAL_URLS[0],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until nothing is kept any more.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -343,6 +348,15 @@ def _choose_bulk_port(asked: int | None, advertise: str) -> int | None:
 
 
 def _fetch_status(url: str) -> dict[str, Any]:
+    """Return a node's status; without a URL that of the first on this machine that answers.
+
+    Raises: OSError, ValueError.
+    """
+    if not url:
+        for candidate in LOCAL_URLS[:-1]:
+            with suppress(OSError, ValueError):
+                return _fetch_status(candidate)
+        url = LOCAL_URLS[-1]
     with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
         value: dict[str, Any] = json.load(answer)
     return value

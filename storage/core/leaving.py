@@ -51,6 +51,17 @@ def explain_bond(
     return BondOutlook(when=f"now, since height {free_height}", next_step="storage-node retire --take-bond")
 
 
+def format_height(height: int, *, now: int) -> str:
+    """Return a height with the time to it, as far as the chain keeps its pace.
+
+    >>> format_height(12_100, now=100), format_height(100, now=12_100)
+    ('height 12,100, in about 1.0 h', 'height 100, about 1.0 h ago')
+    """
+    if height >= now:
+        return f"height {height:,}, in about {format_blocks(height - now)}"
+    return f"height {height:,}, about {format_blocks(now - height)} ago"
+
+
 def format_blocks(blocks: int) -> str:
     """Return how long so many blocks take, in the largest fitting unit.
 

@@ -13,6 +13,7 @@ terms are renamed first and deleted last.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ COPY_BYTES = 4 << 20
 KEPT_QUARANTINED = 32
 """The newest files in quarantine; a failing medium must not fill it with what repair has brought back since."""
 
+AHEAD_BYTES = 2 << 20
+"""Room on the file system that a synced body has before its bytes are there: blocks are found for many pages at once,
+which is a third of what writing costs; more would be counted twice, as free room that is gone and as reserved."""
+
 MAX_TERMS_BYTES = 64 * 1024
 """Bytes of a terms file that are read at most; valid ones stay below."""
 
@@ -52,12 +57,14 @@ class FoundShard:
 class StagingFile:
     """Bytes on their way in: ``write`` any number of times, then ``Disk.publish`` or ``discard``."""
 
-    def __init__(self, path: Path) -> None:
-        """Create the file.
+    def __init__(self, path: Path, *, synced_bytes: int = 0) -> None:
+        """Create the file; so many bytes of it will be synced.
 
         Raises: DiskFull when the filesystem has no room for a name.
         """
         self.path = path
+        self._synced_bytes = synced_bytes
+        self._allocated_bytes = 0
         with refuse_when_full():
             self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         self.num_bytes = 0
@@ -69,9 +76,21 @@ class StagingFile:
         """
         view = memoryview(data)
         with refuse_when_full(len(data)):
+            if self._allocated_bytes < min(self.num_bytes + len(data), self._synced_bytes):
+                self._allocate(self.num_bytes + len(data) + AHEAD_BYTES)
             while view:
                 view = view[os.write(self._fd, view) :]
         self.num_bytes += len(data)
+
+    def _allocate(self, stop: int) -> None:
+        start, stop = self._allocated_bytes, min(stop, self._synced_bytes)
+        try:
+            os.posix_fallocate(self._fd, start, stop - start)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            stop = self._synced_bytes  # not on this file system: not asked again
+        self._allocated_bytes = stop
 
     def sync(self) -> None:
         """Put the bytes on the medium (fdatasync).
@@ -116,9 +135,9 @@ class Disk:
         stats = os.statvfs(self.home)
         return stats.f_bavail * stats.f_frsize
 
-    def create_staging(self) -> StagingFile:
-        """Return a new file in the staging directory."""
-        return StagingFile(self._staging / f"{secrets.token_hex(16)}.part")
+    def create_staging(self, *, synced_bytes: int = 0) -> StagingFile:
+        """Return a new file in the staging directory; so many bytes of it will be synced."""
+        return StagingFile(self._staging / f"{secrets.token_hex(16)}.part", synced_bytes=synced_bytes)
 
     def clear_staging(self) -> int:
         """Remove what a former process left half-written; return how many files."""
@@ -131,16 +150,17 @@ class Disk:
     def publish(self, staged: StagingFile, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Give a complete staging file its name; with ``is_synced``, the name survives a power cut too."""
         self.small.delete(blob, terms.shard)
-        self.save_terms(blob, terms, is_synced=is_synced)
+        self._write_terms(blob, terms, is_synced=is_synced)
         body = self.get_body_path(blob, terms.shard)
         staged.close()
         if terms.tier is Tier.COLD:
+            _sync_directory(body.parent)
             self.shelf.put(blob, terms.shard, staged.path)
             body.unlink(missing_ok=True)
             return
         os.rename(staged.path, body)
         if is_synced:
-            _sync_directory(body.parent)
+            _sync_directory(body.parent)  # the names of both
 
     def save_terms(self, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Write or replace the terms beside a shard, whole or not at all.
@@ -150,6 +170,12 @@ class Disk:
         if self._is_small(blob, terms.shard):
             self.small.save_terms(blob, terms, is_synced=is_synced)
             return
+        self._write_terms(blob, terms, is_synced=is_synced)
+        if is_synced:
+            _sync_directory(self._get_path(blob, terms.shard, "terms").parent)
+
+    def _write_terms(self, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
+        """Write or replace the terms of a shard that has a file; their name is not synced yet."""
         path = self._get_path(blob, terms.shard, "terms")
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
@@ -162,8 +188,6 @@ class Disk:
                 staged.sync()
             staged.close()
             os.rename(staged.path, path)
-            if is_synced:
-                _sync_directory(path.parent)
         except BaseException:
             staged.discard()
             raise

@@ -138,7 +138,7 @@ class StoreEngine:
 
         self._record("admitted", offer)
         try:
-            staged = self.disk.create_staging()
+            staged = self.disk.create_staging(synced_bytes=offer.shard_bytes if _is_synced(offer.tier) else 0)
             try:
                 yield Upload(offer, staged, self._fault, hold)
             finally:
@@ -165,6 +165,8 @@ class StoreEngine:
         with self._publish_lock, refuse_when_full(offer.shard_bytes):
             old = self.index.get(offer.blob, offer.shard)
             terms, record = _merge(offer, old)
+            if _is_synced(terms.tier) and not is_synced:  # a hot shard that was lost comes back with a temporary one
+                upload.staged.sync()
             is_indexed = False
             try:
                 self.disk.publish(upload.staged, offer.blob, terms, is_synced=_is_synced(terms.tier))

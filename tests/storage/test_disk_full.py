@@ -26,7 +26,7 @@ from storage.node.proofs import is_intact
 from storage.node.reconcile import reconcile
 
 SEAT = ShardIndex(0)
-CALLS = ("open", "write", "pwrite", "fdatasync", "fsync", "rename", "mkdir")
+CALLS = ("open", "posix_fallocate", "write", "pwrite", "fdatasync", "fsync", "rename", "mkdir")
 BODY = random.Random(8).randbytes(200_000)
 
 

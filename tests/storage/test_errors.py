@@ -11,7 +11,7 @@ from contracts.bindings.failures import SEPARATOR, describe_failure
 from da.core import errors as da_errors
 from storage.amounts import parse_tokens
 from storage.core.errors import StorageError, StoreRefusal, UnknownBlob
-from storage.core.leaving import NEVER, explain_bond, format_blocks
+from storage.core.leaving import NEVER, explain_bond, format_blocks, format_height
 from storage.sizes import parse_size
 
 FOR_PROGRAMS = {
@@ -96,3 +96,9 @@ def test_when_a_bond_is_free(facts: tuple[int, ...], when: str, step: str) -> No
 
 def test_blocks_in_words() -> None:
     assert [format_blocks(blocks) for blocks in (0, 199, 200, 8_760_000)] == ["0 s", "59 s", "1.0 min", "30.4 days"]
+
+
+def test_a_height_is_told_with_its_time() -> None:
+    assert format_height(8_760_100, now=100) == "height 8,760,100, in about 30.4 days"
+    assert format_height(100, now=200) == "height 100, about 30 s ago"
+    assert format_height(100, now=100) == "height 100, in about 0 s"
