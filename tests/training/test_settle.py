@@ -44,7 +44,9 @@ def _random_payload(plan: PayloadPlan, rng: random.Random) -> bytes:
             chunks.append(_random_sparse_body(slot, rng))
             continue
         if slot.kind is SlotKind.VECTOR:
-            chunks.append(bytes([slot.exponent, *(rng.randrange(256) for _ in range(slot.num_bytes - 1))]))
+            body = bytearray([slot.exponent, *(rng.randrange(256) for _ in range(slot.num_bytes - 1))])
+            body[-1] &= 15 if -(-prod(slot.shape) // 6) % 2 else 255
+            chunks.append(bytes(body))
             continue
         if slot.kind is SlotKind.INT32:
             chunks.append(
@@ -115,9 +117,13 @@ def _element(payload: bytes, plan: PayloadPlan, name: str, index: int) -> Elemen
     if slot.kind is SlotKind.SPARSE_2BIT:
         return _sparse_element(body, prod(slot.shape), index)
     if slot.kind is SlotKind.VECTOR:
-        group, place = divmod(index, 12)
-        word = body[1 + -(-prod(slot.shape) // 576) + group]
-        code = int.from_bytes(WORDS[12 * word + place : 12 * word + place + 1], signed=True)
+        group, place = divmod(index, 6)
+        nibbles = body[1 + -(-prod(slot.shape) // 576) :]
+        word = sum(
+            (nibbles[g // 2] >> 4 * (g % 2) & 15) << 4 * (group - g) for g in range(group - group % 96, group + 1)
+        )
+        at = 6 * (word % 512) + place
+        code = int.from_bytes(WORDS[at : at + 1], signed=True)
         return ElementUpdate(exponent=body[0], scales=(body[1 + index // 576],), left=(code,), right=(1,))
     columns = slot.shape[-1]
     codes = body[1 + _num_scales(slot) :]
