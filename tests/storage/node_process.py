@@ -28,6 +28,7 @@ from storage.core.errors import ChainUnreachable
 from storage.core.repair import BlobFacts
 from storage.node.config import NodeConfig
 from storage.node.keys import load_or_create_receipt_key
+from storage.node.peer_noise import PeerNoise
 from storage.node.service import run_node
 from storage.node.trace import FileTrace
 
@@ -168,6 +169,7 @@ class KillAt:
 def main() -> None:
     """Run the node until SIGTERM."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    logging.getLogger("aiohttp.server").addFilter(PeerNoise())
     config = json.loads(Path(sys.argv[1]).read_text())
     home = Path(config["home"])
     home.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import resource
 import socket
 import struct
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from da.blocking import BlobClient
 from da.bulk import MAGIC, MAX_JSON_BYTES
 from da.core.types import BlobId, Committee, Height, Tier
+from da.protocol import PutRequest, encode_put
 from storage.node.connections import MAX_CONNECTIONS
 from storage.node.server import MAX_DOWNLOADS
 from storage.node.slots import PEER_SHARE_PERCENT
@@ -102,6 +104,63 @@ def test_garbage_and_half_frames_on_the_bulk_port(town: Town) -> None:
     with opened(town.bulk_port, 400, MAGIC + struct.pack(">I", 5_000)):
         town.work()
     assert town.process.num_fds() <= before + 150, "the port's own places at most"
+
+
+def test_altered_requests_are_answered_and_never_a_defect(town: Town, make_shard: Any) -> None:
+    """Every route, with bytes of a good request changed, doubled and cut: a 4xx or the end, no 500, no traceback."""
+    chance = random.Random(2)
+    shard = make_shard(b"x" * 2_000)
+    put = PutRequest(
+        blob=shard.offer.blob,
+        seat=shard.offer.shard,
+        epoch=shard.offer.epoch,
+        tier=Tier.HOT,
+        expiry=Height(5_000),
+        header=shard.offer.header,
+    )
+    path, fields = encode_put(put)
+    base = path.partition("?")[0]
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    good = [
+        f"PUT {path} HTTP/1.1\r\nHost: n\r\n{lines}Content-Length: 2000\r\n\r\n".encode() + shard.body,
+        b"PUT /v1/batches/0?epoch=1&tier=1&expiry=5000 HTTP/1.1\r\nHost: n\r\nContent-Length: 40\r\n\r\n" + bytes(40),
+        *(
+            f"GET {route} HTTP/1.1\r\nHost: n\r\nRange: bytes=0-9\r\n\r\n".encode()
+            for route in (
+                base,
+                f"{base}/leaves/0",
+                f"{base}/leaves?first=0&count=1",
+                f"{base}/fold?nonce={'ab' * 32}",
+                f"/v1/blobs/{put.blob.hex()}/header",
+                "/v1/inventory?epoch=1&after=",
+                "/v1/status",
+                "/metrics",
+                "/",
+            )
+        ),
+    ]
+    seen: Counter[int] = Counter()
+    for number in range(400):
+        words = bytearray(good[number % len(good)])
+        for _ in range(chance.randrange(1, 3)):
+            at = chance.randrange(min(len(words), 400))
+            change = chance.randrange(3)
+            if change == 0:
+                words[at] = chance.randrange(256)
+            elif change == 1:
+                words[at:at] = words[at : at + chance.randrange(1, 12)]
+            else:
+                del words[at : at + chance.randrange(1, 6)]
+        with opened(town.http_port, 1, bytes(words)) as (connection,):
+            connection.settimeout(0.1)  # what is half a request gets no answer
+            with suppress(OSError):
+                answer = connection.recv(100)
+                if answer.startswith(b"HTTP/1.1 "):
+                    seen[int(answer[9:12])] += 1
+    assert not [status for status in seen if status >= 500 and status not in (501, 505, 507)], seen
+    assert sum(count for status, count in seen.items() if 400 <= status < 500) > 60, seen
+    assert "Traceback" not in (town.node.home.parent / "n0.log").read_text()
+    town.work()
 
 
 def test_thousands_of_idle_connections(town: Town, wait_until: Any) -> None:
