@@ -5,7 +5,9 @@ A chain is the archives from the whole one to the wanted one; a block of the con
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -21,7 +23,7 @@ from storage.core.delta import (
     encode_archive_header,
 )
 from storage.core.errors import MalformedArchive
-from storage.planes import BlockCoder
+from storage.planes import BlockCoder, add_base
 
 READ_BYTES = 4 << 20
 """Read at once while a file is hashed."""
@@ -54,7 +56,7 @@ def write_archive(source: BinaryIO, target: BinaryIO, *, width: int, base: Chain
     )
     target.write(encode_archive_header(header))
     coder = BlockCoder(width)
-    below: Iterator[bytes] = iter(()) if base is None else iterate_blocks(base.files, is_checked=False)
+    below: Iterator[bytes | memoryview] = iter(()) if base is None else iterate_blocks(base.files, is_checked=False)
     source.seek(0)
     for _ in range(header.count_blocks()):
         frame = coder.encode(source.read(BLOCK_BYTES), next(below, b""))
@@ -73,8 +75,8 @@ def read_archive(files: Sequence[BinaryIO], target: BinaryIO) -> ArchiveHeader:
     return decode_archive_header(_read_exactly(files[-1], HEADER_BYTES))
 
 
-def iterate_blocks(files: Sequence[BinaryIO], *, is_checked: bool = True) -> Iterator[bytes]:
-    """Yield the contents of the last of ``files`` block by block.
+def iterate_blocks(files: Sequence[BinaryIO], *, is_checked: bool = True) -> Iterator[memoryview]:
+    """Yield the contents of the last of ``files`` block by block; the archives of a chain are unpacked abreast.
 
     Raises: MalformedArchive, after the last block when the digest differs.
     """
@@ -90,19 +92,19 @@ def iterate_blocks(files: Sequence[BinaryIO], *, is_checked: bool = True) -> Ite
         raise MalformedArchive(f"blocks of {[header.block_bytes for header in headers]} bytes in one chain")
     hasher = blake3.blake3()
     last = headers[-1]
-    for number in range(last.count_blocks()):
-        block = b""
-        for header, coder, file in zip(headers, coders, files, strict=True):
-            if number >= header.count_blocks():
-                block = b""
-                continue
-            num_bytes = min(header.block_bytes, header.size_bytes - number * header.block_bytes)
-            (length,) = LENGTH.unpack(_read_exactly(file, LENGTH.size))
-            if length > 2 * header.block_bytes + 1024:
-                raise MalformedArchive(f"block {number} of {length} bytes")
-            block = coder.decode(_read_exactly(file, length), block, num_bytes)
-        hasher.update(block)
-        yield block
+    with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1), thread_name_prefix="archive") as threads:
+        for number in range(last.count_blocks()):
+            parts = [
+                None if number >= header.count_blocks() else _read_frame(file, header, number)
+                for header, file in zip(headers, files, strict=True)
+            ]
+            block = memoryview(b"")
+            for part in threads.map(_unpack, coders, parts):
+                if part is not None:
+                    add_base(part, block)
+                block = memoryview(b"") if part is None else part
+            hasher.update(block)
+            yield block
     got = hasher.digest()
     if is_checked and got != last.digest:
         raise MalformedArchive(f"contents with digest {got.hex()}, expected {last.digest.hex()}: is the base right?")
@@ -124,6 +126,20 @@ def is_archive(start: bytes) -> bool:
     except MalformedArchive:
         return False
     return True
+
+
+def _read_frame(file: BinaryIO, header: ArchiveHeader, number: int) -> tuple[bytes, int]:
+    """Return the next frame of an archive, that of block ``number``, and the bytes of the block."""
+    (length,) = LENGTH.unpack(_read_exactly(file, LENGTH.size))
+    if length > 2 * header.block_bytes + 1024:
+        raise MalformedArchive(f"block {number} of {length} bytes")
+    num_bytes = min(header.block_bytes, header.size_bytes - number * header.block_bytes)
+    return _read_exactly(file, length), num_bytes
+
+
+def _unpack(coder: BlockCoder, part: tuple[bytes, int] | None) -> memoryview | None:
+    """Return the difference of a block to its base; None where an archive has no such block."""
+    return None if part is None else coder.decode_difference(*part)
 
 
 def _measure(source: BinaryIO) -> tuple[int, bytes]:

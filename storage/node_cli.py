@@ -32,7 +32,7 @@ from storage.core.accusation import AccusationPolicy
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
 from storage.core.leaving import explain_bond
 from storage.node.config import NodeConfig
-from storage.node.doctor import diagnose
+from storage.node.doctor import diagnose, find_broken_databases
 from storage.node.engine import StoreEngine
 from storage.node.homes import lock_home
 from storage.node.keys import load_or_create_receipt_key
@@ -236,6 +236,12 @@ def doctor(
             raise FileNotFoundError(f"{home} is no home of a storage node: it has no index; next: give another --home")
         shelf = open_shelf(cold_bucket or None, (("endpoint", cold_endpoint),) if cold_endpoint else ())
         with lock_home(home):
+            broken = find_broken_databases(home)
+            if broken:
+                problem = (
+                    f"{'; '.join(broken)}; next: start the node: it sets them aside, and finds or repairs its shards"
+                )
+                _fail(StorageError(problem), UNWELL, as_json)
             engine = StoreEngine(home, capacity_bytes=1 << 62, shelf=shelf)
             try:
                 found = diagnose(engine)

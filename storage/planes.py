@@ -32,8 +32,17 @@ class BlockCoder:
         """Return a zstd frame of ``block``; ``base`` may be shorter, also empty."""
         return self._compressor.compress(_to_planes(_xor(_view(block), _view(base)), self._width).tobytes())
 
-    def decode(self, frame: bytes | memoryview, base: bytes | memoryview, num_bytes: int) -> bytes:
+    def decode(self, frame: bytes | memoryview, base: bytes | memoryview, num_bytes: int) -> memoryview:
         """Return the ``num_bytes`` of a block.
+
+        Raises: MalformedArchive.
+        """
+        block = self.decode_difference(frame, num_bytes)
+        add_base(block, base)
+        return block
+
+    def decode_difference(self, frame: bytes | memoryview, num_bytes: int) -> memoryview:
+        """Return the ``num_bytes`` of a block's difference to its base, writable.
 
         Raises: MalformedArchive.
         """
@@ -47,7 +56,14 @@ class BlockCoder:
             raise MalformedArchive(f"a block of {len(frame)} bytes: {error}") from error
         if len(planes) != num_bytes:
             raise MalformedArchive(f"a block of {len(planes)} bytes, expected {num_bytes}")
-        return _xor(_from_planes(_view(planes), self._width), _view(base)).tobytes()
+        return _from_planes(_view(planes), self._width).data
+
+
+def add_base(difference: memoryview, base: bytes | memoryview) -> None:
+    """Make a block of its ``difference`` to ``base``, which may be shorter, where it stands."""
+    common = min(len(difference), len(base))
+    target = _view(difference)[:common]
+    np.bitwise_xor(target, _view(base)[:common], out=target)
 
 
 def _view(data: bytes | memoryview) -> Bytes:
@@ -70,6 +86,9 @@ def _to_planes(block: Bytes, width: int) -> Bytes:
 
 
 def _from_planes(planes: Bytes, width: int) -> Bytes:
-    whole = len(planes) // width * width
-    block = np.ascontiguousarray(planes[:whole].reshape(width, -1).T).reshape(-1)
-    return block if whole == len(planes) else np.concatenate((block, planes[whole:]))
+    num_numbers = len(planes) // width
+    block = np.empty_like(planes)
+    for index in range(width):  # twice as fast as turning the whole
+        block[index : num_numbers * width : width] = planes[index * num_numbers : (index + 1) * num_numbers]
+    block[num_numbers * width :] = planes[num_numbers * width :]
+    return block

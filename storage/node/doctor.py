@@ -11,6 +11,7 @@ from da.core.types import BlobId, ShardIndex
 from storage.core.errors import MalformedRecord, ShelfUnavailable, UnknownShard
 from storage.core.quota import compute_charge_bytes
 from storage.node.engine import StoreEngine
+from storage.node.lmdb_pages import find_damage
 from storage.node.proofs import is_intact
 
 
@@ -93,6 +94,13 @@ def _find_orphans(engine: StoreEngine) -> Iterator[tuple[BlobId, ShardIndex]]:
                 yield blob, shard
     except ShelfUnavailable:
         return  # a listing that broke off says nothing
+
+
+def find_broken_databases(home: Path) -> list[str]:
+    """Return what is wrong with the home's databases; where something is, they must not be opened without changes."""
+    names = ("index", "small/synced", "small/written")
+    found = {name: find_damage(home / name / "data.mdb") for name in names}
+    return [f"{home / name}: {damage}" for name, damage in found.items() if damage]
 
 
 def _find_not_indexed(engine: StoreEngine) -> Iterator[tuple[BlobId, ShardIndex]]:

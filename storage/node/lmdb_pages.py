@@ -20,6 +20,23 @@ BIG_VALUE, SUB_TREE = 1, 2
 NO_PAGE = 2**64 - 1
 
 
+MAGIC = 0xBEEFC0DE
+"""Of a root page, behind its header."""
+
+
+def find_damage(path: Path) -> str:
+    """Return what is wrong with a database's file, without changing it; empty: nothing that can be seen so."""
+    data = path.read_bytes()[: META_TREES_AT + 4] if path.exists() else b""
+    if not data:
+        return ""
+    if len(data) < META_TREES_AT + 4 or _read(data, HEADER_BYTES, 4) != MAGIC:
+        return "it is no LMDB file"
+    page_bytes = _read(data, META_TREES_AT, 4)
+    if not 512 <= page_bytes <= 65_536:
+        return f"its pages have {page_bytes} bytes"
+    return "" if is_complete(path, page_bytes) else "pages are missing from it"
+
+
 def is_complete(path: Path, page_bytes: int) -> bool:
     """Tell whether every page that can be reached from the newest root lies within the file."""
     data = path.read_bytes()

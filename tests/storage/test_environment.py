@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from da.core.types import BlobId, Epoch, Height, ShardIndex, Tier
+from storage import node_cli
 from storage.core.errors import DiskFailed, DiskFull
 from storage.core.records import ShardRecord, ShardTerms
+from storage.node.doctor import find_broken_databases
 from storage.node.environment import Environment
 from storage.node.index import Index
 from storage.node.lmdb_pages import is_complete
@@ -134,6 +137,25 @@ def test_a_foreign_file_is_set_aside_and_the_shards_are_found_again(
     engine = open_engine()
     assert reconcile(engine).reindexed == len(shards)
     assert all(is_intact(engine, shard.offer.blob, SEAT) for shard in shards)
+
+
+@pytest.mark.parametrize("damage", ["foreign", "cut"])
+def test_the_doctor_names_a_broken_database_and_changes_nothing(
+    tmp_path: Path, open_engine: Any, make_shard: Any, keep: Any, damage: str
+) -> None:
+    engine = open_engine()
+    keep(engine, make_shard(b"x" * 5_000))
+    engine.close()
+    home = tmp_path / "home"
+    assert find_broken_databases(home) == []
+    data = home / "index" / "data.mdb"
+    data.write_bytes(b"no database" * 1_000 if damage == "foreign" else data.read_bytes()[: 3 * 4096])
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    done = CliRunner().invoke(node_cli.app, ["doctor", "--home", str(home)])
+    assert done.exit_code == 7
+    assert str(home / "index") in done.stderr
+    assert "next: start the node" in done.stderr
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
 @contextmanager
