@@ -238,9 +238,7 @@ def doctor(
         with lock_home(home):
             broken = find_broken_databases(home)
             if broken:
-                problem = (
-                    f"{'; '.join(broken)}; next: start the node: it sets them aside, and finds or repairs its shards"
-                )
+                problem = f"{'; '.join(broken)}; next: start the node: it sets them aside, finds or repairs its shards"
                 _fail(StorageError(problem), UNWELL, as_json)
             engine = StoreEngine(home, capacity_bytes=1 << 62, shelf=shelf)
             try:

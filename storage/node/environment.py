@@ -40,6 +40,7 @@ class Environment:
         self._path = path
         self._table_names = tables
         self._is_synced = is_synced
+        self._is_open = True
         self.map_bytes = map_bytes
         self.tables: dict[bytes, Any] = {}
         """LMDB's handles of the named tables."""
@@ -73,7 +74,10 @@ class Environment:
         self.map_bytes = map_bytes
 
     def close(self) -> None:
-        """Sync and close."""
+        """Sync and close; a second time is no error."""
+        if not self._is_open:
+            return
+        self._is_open = False
         try:
             self._environment.sync(True)
         except lmdb.Error as error:

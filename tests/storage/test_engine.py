@@ -62,6 +62,68 @@ def test_the_sync_is_a_real_one(open_engine: Open, keep: Any, make_shard: Any, m
     assert calls == []
 
 
+def test_a_lost_hot_shard_that_comes_as_a_temporary_one_is_synced(
+    open_engine: Open, keep: Any, make_shard: Any, with_terms: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, shard = open_engine(), make_shard(b"hot" * 1_000, tier=Tier.HOT)
+    keep(engine, shard)
+    engine.disk.get_body_path(shard.offer.blob, ShardIndex(0)).unlink()
+    sizes: list[int] = []
+    real = os.fdatasync
+
+    def watched(fd: int) -> None:
+        sizes.append(os.fstat(fd).st_size)
+        real(fd)
+
+    monkeypatch.setattr(disk_module.os, "fdatasync", watched)
+    keep(engine, with_terms(shard, tier=Tier.TEMPORARY))
+    assert engine.get_record(shard.offer.blob, ShardIndex(0)).tier is Tier.HOT
+    assert len(shard.body) in sizes
+
+
+def test_blocks_of_a_synced_body_are_found_a_little_ahead(
+    open_engine: Open, make_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, body = open_engine(), os.urandom(7 << 20)
+    real, asked = os.posix_fallocate, list[tuple[int, int]]()
+    monkeypatch.setattr(
+        disk_module.os, "posix_fallocate", lambda fd, at, length: (asked.append((at, length)), real(fd, at, length))
+    )
+    for tier in (Tier.TEMPORARY, Tier.HOT):
+        shard = make_shard(body, tier=tier)
+        with engine.upload(shard.offer) as upload:
+            for at in range(0, len(body), 1 << 20):
+                upload.write(body[at : at + (1 << 20)])
+                ahead = upload.staged.path.stat().st_size - upload.staged.num_bytes
+                assert 0 <= ahead <= (disk_module.AHEAD_BYTES if tier is Tier.HOT else 0)
+            engine.commit(upload)
+        assert bool(asked) is (tier is Tier.HOT)
+    assert [at for at, _ in asked] == [0, 3 << 20, 6 << 20]
+    assert sum(length for _, length in asked) == len(body)
+    assert engine.disk.get_body_path(shard.offer.blob, ShardIndex(0)).read_bytes() == body
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_file_system_that_finds_no_blocks_ahead_is_asked_once(
+    open_engine: Open, keep: Any, make_shard: Any, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    num_calls = 0
+
+    def refuse(*_: int) -> None:
+        nonlocal num_calls
+        num_calls += 1
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(disk_module.os, "posix_fallocate", refuse)
+    engine, shard = open_engine(), make_shard(os.urandom(5 << 20))
+    with engine.upload(shard.offer) as upload:
+        for at in range(0, len(shard.body), 1 << 20):
+            upload.write(shard.body[at : at + (1 << 20)])
+        engine.commit(upload)
+    assert num_calls == 1
+    assert engine.get_record(shard.offer.blob, ShardIndex(0)).shard_bytes == 5 << 20
+
+
 def test_what_was_kept_is_there_after_a_new_start(open_engine: Open, keep: Any, make_shard: Any) -> None:
     shard = make_shard(os.urandom(10_000))
     engine = open_engine()

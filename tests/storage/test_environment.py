@@ -154,7 +154,7 @@ def test_the_doctor_names_a_broken_database_and_changes_nothing(
     done = CliRunner().invoke(node_cli.app, ["doctor", "--home", str(home)])
     assert done.exit_code == 7
     assert str(home / "index") in done.stderr
-    assert "next: start the node" in done.stderr
+    assert "start the node" in done.stderr
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from unittest import mock
 from urllib.parse import urlsplit
 
 import pytest
 
+from da.memory import BufferPool
 from da.protocol import PutRequest, encode_put
+from storage.core.errors import UploadInterrupted
 from storage.node import receiving, server
 
 BODY = bytes(range(256)) * 2_000
@@ -109,3 +113,20 @@ async def test_altered_bytes_are_refused(serve: Any, make_shard: Any) -> None:
         writer.write(BODY[:-1] + b"\0")
         assert (await read_to_end(reader)).startswith(b"HTTP/1.1 422 ")
         assert node.engine.get_quota().reserved_bytes == 0
+
+
+def test_the_socket_comes_back_as_it_was(open_engine: Any, make_shard: Any) -> None:
+    """An event loop may own the other handle of it: it must neither wait in the system, nor for a limited time."""
+    shard, engine = make_shard(BODY), open_engine()
+    for sent in (BODY, BODY[:-1]):
+        ours, theirs = socket.socketpair()
+        with ours, theirs, engine.upload(shard.offer) as upload:
+            ours.setblocking(False)
+            sender = threading.Thread(target=lambda: (theirs.sendall(sent), theirs.shutdown(socket.SHUT_WR)))  # noqa: B023
+            sender.start()
+            with suppress(UploadInterrupted):
+                receiving.receive_body(ours, upload, BufferPool(), body_timeout_seconds=5.0)
+            sender.join(5)
+            assert upload.staged.num_bytes <= len(sent)
+            assert not ours.getblocking()
+            assert not any(ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))
