@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,6 +78,14 @@ def test_a_run_is_shown(width: int, is_dark: bool, browser: Browser, show: Calla
         update["fate"] == "ACCEPTED" for each in rounds for update in each["updates"]
     )
     assert any("nothing sent" in each for each in cells), "the rounds without one of the two"
+    steps = browser.ask("[...document.querySelectorAll('#steps li')].map(step => step.innerText)")
+    assert [step.split()[0] for step in steps] == ["open", "attest", "final", "void"], "unsealed: nothing is revealed"
+    newest = max(each["info"]["round"] for each in rounds if each["info"]["state"] == "FINAL")
+    assert f"round {newest}" in steps[2]
+    assert " tokens an accepted update" in shown or "Pay\nnone" in shown
+    assert re.search(r"Bond\s+[\d.]+ tokens?|Bond\s+[\d.]+ gwei", shown), "amounts have a unit"
+    end = browser.ask("(box => box.scrollWidth - box.clientWidth - box.scrollLeft)(document.getElementById('fates'))")
+    assert end <= 1, "the newest rounds are seen"
     points = browser.ask("document.querySelector('#curve .curve').getAttribute('d').split(/[ML]/).length - 1")
     assert points == len(RECORDED["run"]["evaluations"])
     assert browser.ask("document.documentElement.scrollWidth") <= width, "nothing sticks out on the right"
@@ -133,14 +142,18 @@ def test_jailed_validators_and_proposals(browser: Browser, show: Callable[..., N
             "value": "12",
             "activationHeight": 4321,
             "proposer": "0x" + "ab" * 20,
-            "voters": ["0x" + "ab" * 20] * 3,
+            "voters": [staking["validators"][1]["operator"], "0x" + "ab" * 20, "0x" + "cd" * 20],
         }
     ]
     try:
         show("validators")
         assert "jailed" in browser.ask("document.querySelector('#validatorList tbody tr').innerText")
         shown = browser.ask("document.getElementById('proposals').innerText")
-        assert [word for word in ("Max validators", "12", "4,321", "3 votes", "passed") if word not in shown] == []
+        assert [
+            word
+            for word in ("Max validators", "12", "4,321", "3 votes, 25 % of the bonds", "passed")
+            if word not in shown
+        ] == []
     finally:
         staking.clear()
         staking.update(json.loads(kept))

@@ -1,5 +1,5 @@
 // Blocks and transactions, and what the field at the top finds: a block, a transaction, an account.
-import {ago, at, bytes, chip, count, hash, list, make, plural, short, table, tokens, who} from "./dom.js";
+import {ago, at, bytes, chip, count, hash, list, make, money, plural, short, table, tokens, who} from "./dom.js";
 import {answerNode} from "./read.js";
 
 export function showChain(overview) {
@@ -18,7 +18,7 @@ export function showChain(overview) {
     return bar;
   }));
   at("blockList").replaceChildren(table(["Height", "#Transactions", "#Gas", "Proposer"], blocks.slice(0, 14).map(block => [
-    open(String(block.height), count(block.height)), String(block.transactions), count(block.gasUsed), hash(block.proposer, "consensus address")]), "No blocks."));
+    open(String(block.height), count(block.height)), String(block.transactions), count(block.gasUsed), hash(block.proposer, "the proposer's operator")]), "No blocks."));
   at("transactions").replaceChildren(transactionTable(overview.transactions));
   list(at("facts"), [["Chain id", chain.chainId], ["EVM chain id", String(chain.evmChainId)], ["Genesis hash", make("span", {class: "mono"}, chain.genesisHash)], ["App hash", make("span", {class: "mono"}, chain.appHash)],
     ["Base fee", `${tokens(chain.baseFee)} a gas, burned`], ["Gas of a block", count(chain.gasLimit)]]);
@@ -42,7 +42,7 @@ function transactionTable(transactions) {
   return table(["Transaction", "Block", "From", "What", "#Value", "Result"], transactions.map(each => [
     open(each.hash, short(each.hash)), open(String(each.height), count(each.height)), who(each.from),
     make("div", {}, nameCall(each), make("div", {class: "arguments"}, cut(writeArguments(each.call.arguments))), each.error ? make("div", {class: "failed"}, each.error) : null),
-    each.value === "0" ? "" : tokens(each.value), chip(each.status ? "DONE" : "FAILED")]),
+    each.value === "0" ? "" : money(each.value), chip(each.status ? "DONE" : "FAILED")]),
     "No transaction in the newest 500 blocks.");
 }
 const cut = text => text.length > 140 ? text.slice(0, 140) + " …" : text;
@@ -66,7 +66,7 @@ function transactionNode(found) {
   const facts = make("dl", {});
   list(facts, [["Hash", make("span", {class: "mono"}, found.hash)], ["Status", make("span", {}, chip(found.status ? "DONE" : "FAILED"), found.error ? make("span", {class: "failed"}, " " + found.error) : "")],
     ["Block", make("span", {}, open(String(found.height), count(found.height)), `, place ${found.index}, ${ago(found.time)}`)], ["From", make("span", {class: "mono"}, found.from)], ["To", found.to ? make("span", {class: "mono"}, found.to) : "a new contract"],
-    ["What", nameCall(found)], ["Arguments", answerNode(found.call.arguments)], ["Value", tokens(found.value)], ["Nonce", String(found.nonce)], ["Fee", `${tokens(found.fee)} for ${count(found.gasUsed)} gas`]]);
+    ["What", nameCall(found)], ["Arguments", answerNode(found.call.arguments)], ["Value", money(found.value)], ["Nonce", String(found.nonce)], ["Fee", `${money(found.fee)} for ${count(found.gasUsed)} gas`]]);
   return make("div", {}, make("h3", {}, "Transaction"), facts, make("p", {}), events(found.events));
 }
 
@@ -75,7 +75,7 @@ async function accountNode(address) {
   const response = await fetch("./", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify([ask("eth_getBalance", 1), ask("eth_getTransactionCount", 2), ask("eth_getCode", 3)])});
   const [balance, nonce, code] = (await response.json()).map(each => { if (each.error) throw new Error(each.error.message); return each.result; });
   const facts = make("dl", {});
-  list(facts, [["Address", make("span", {class: "mono"}, address)], ["Balance", `${tokens(balance)} tokens`], ["Transactions sent", count(Number(nonce))], ["Code", code === "0x" ? "none: a person's account" : code === "0xfe" ? "a system contract" : bytes((code.length - 2) / 2)]]);
+  list(facts, [["Address", make("span", {class: "mono"}, address)], ["Balance", money(balance)], ["Transactions sent", count(Number(nonce))], ["Code", code === "0x" ? "none: a person's account" : code === "0xfe" ? "a system contract" : bytes((code.length - 2) / 2)]]);
   return make("div", {}, make("h3", {}, "Account"), facts);
 }
 

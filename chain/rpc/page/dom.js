@@ -42,6 +42,8 @@ export function tokens(wei) {
   return value >= 1e5 ? count(Math.round(value)) : Number(value.toPrecision(6)).toLocaleString("en", {maximumFractionDigits: 12});
 }
 
+export const money = wei => { const text = tokens(wei); return text.endsWith("gwei") ? text : `${text} token${text === "1" ? "" : "s"}`; };
+
 export function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let index = 0;

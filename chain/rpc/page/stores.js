@@ -1,5 +1,5 @@
 // Storage nodes, tiers and what they cost.
-import {at, bytes, chip, count, make, plural, table, tokens, who} from "./dom.js";
+import {at, bytes, chip, count, make, money, plural, table, who} from "./dom.js";
 
 const FOR = {temporary: "round payloads: gone after use", hot: "newest checkpoints: low latency, repaired", cold: "kept checkpoints: cheapest a month"};
 
@@ -9,10 +9,10 @@ export function showStorage(storage, blockSeconds) {
   at("nodes").replaceChildren(table(["Operator", "State", "#Capacity", "Address", "#Since block", "Key"], storage.nodes.map(node => [
     who(node.operator), chip(node.state), bytes(node.capacityBytes), make("span", {class: "mono soft"}, node.url), count(node.registeredHeight), make("code", {title: node.key}, node.key.slice(0, 10) + "…")]),
     "No storage node is registered: storage-node start --chain " + location.origin));
-  at("pricing").textContent = `in tokens; a month is ${count(storage.blocksPerMonth)} blocks`;
+  at("pricing").textContent = `a month is ${count(storage.blocksPerMonth)} blocks`;
   at("tiers").replaceChildren(table(["Tier", "For", "#1 TB for a month", "#1 MB for an hour", "#Shortest lease", "#Longest lease", "#Least billed"], storage.tiers.map(tier => {
     const hour = BigInt(Math.round(storage.blocksPerMonth / 720)), price = BigInt(tier.picoweiPerByteBlock);
-    return [make("b", {}, tier.name), make("span", {class: "soft"}, FOR[tier.name] || ""), tokens(price * BigInt(storage.blocksPerMonth)), tokens(price * hour * 1000000n / 1000000000000n),
+    return [make("b", {}, tier.name), make("span", {class: "soft"}, FOR[tier.name] || ""), money(price * BigInt(storage.blocksPerMonth)), money(price * hour * 1000000n / 1000000000000n),
       blocks(tier.minBlocks, blockSeconds), blocks(tier.maxBlocks, blockSeconds), bytes(Number(tier.minBytes))];
   }), "No tiers."));
 }
