@@ -59,6 +59,28 @@ def test_invalid_shapes_are_refused_before_memory_is_touched(make: Callable[[], 
             kernel.multiply(rows, inputs, outputs)
 
 
+@pytest.mark.parametrize("make", [open_bundled_isal, NumpyKernel])
+def test_invalid_blocks_are_refused_before_memory_is_touched(make: Callable[[], Kernel]) -> None:
+    sums = make().open_sums(3, 16)
+    for num_factors, num_bytes in [(0, 0), (4, 16), (6, 31), (6, 33), (6, 16), (3 * 65, 65 * 16)]:
+        with pytest.raises(ValueError):
+            sums.add(bytes(num_factors), bytearray(num_bytes))
+    assert not sums.values.any()
+
+
+@pytest.mark.parametrize("num_bytes", [1, 16, 4096])
+def test_sums_of_blocks_are_those_of_numpy(num_bytes: int) -> None:
+    """Groups of any size one after the other, from memory that may be written and from memory that may not."""
+    rng, results = random.Random(num_bytes), []
+    groups = [(rng.randbytes(15 * width), rng.randbytes(width * num_bytes)) for width in (64, 1, 63, 48)]
+    for kernel in (get_kernel(), NumpyKernel()):
+        sums = kernel.open_sums(15, num_bytes)
+        for number, (matrix, blocks) in enumerate(groups):
+            sums.add(matrix, bytearray(blocks) if number % 2 else blocks)
+        results.append(sums.values.tobytes())
+    assert results[0] == results[1] != bytes(15 * num_bytes)
+
+
 def test_a_wrong_kernel_is_not_used(fresh: None, caplog: pytest.LogCaptureFixture) -> None:
     class Wrong(NumpyKernel):
         name = "wrong"
