@@ -155,7 +155,8 @@ def test_the_doctor_names_a_broken_database_and_changes_nothing(
     assert done.exit_code == 7
     assert str(home / "index") in done.stderr
     assert "start the node" in done.stderr
-    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in home.rglob("*") if path.is_file()} - {path.name for path in before} == {"lock"}
 
 
 @contextmanager
