@@ -1,7 +1,7 @@
 // The loss curve: held-out losses by version, with the value under the pointer.
 import {draw, make} from "./dom.js";
 
-const WIDTH = 720, HEIGHT = 285, LEFT = 40, RIGHT = 50, TOP = 12, BOTTOM = 26;
+const WIDTH = 720, HEIGHT = 285, LEFT = 40, RIGHT = 58, TOP = 12, BOTTOM = 26;
 export const MICRO = 1e6;
 
 export function curve(points) {
