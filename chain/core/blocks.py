@@ -109,6 +109,13 @@ def compute_block_bytes(block: Block) -> int:
     return len(rlp.encode_header(LIST_BASE, payload)) + payload
 
 
+def encode_block(block: Block, transactions: Sequence[bytes]) -> bytes:
+    """Encode a block with its raw transactions; as long as ``compute_block_bytes`` says."""
+    body = b"".join(raw if raw[0] >= LEGACY_FROM else rlp.encode(raw) for raw in transactions)
+    payload = encode_header(block) + rlp.encode_header(LIST_BASE, len(body)) + body + rlp.encode([])
+    return rlp.encode_header(LIST_BASE, len(payload)) + payload
+
+
 def seal_block(
     *,
     height: Height,

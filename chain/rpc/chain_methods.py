@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chain.core.blocks import encode_block, encode_header
 from chain.core.records import Block, Receipt
 from chain.rpc.faults import BlockPruned, HistoryTooLong, InvalidParams
 from chain.rpc.logs import QUERY_SECONDS, find_logs, parse_query
 from chain.rpc.session import Method, Session
-from chain.rpc.values import Params, parse_quantity, quantity
+from chain.rpc.values import Params, hex_data, parse_quantity, quantity
 from chain.rpc.views import view_block, view_log, view_receipt, view_transaction
 
 MAX_FEE_HISTORY_BLOCKS = 1_024
@@ -73,12 +74,7 @@ def get_transaction_receipt(session: Session, params: Params) -> Any:
 
 def get_block_receipts(session: Session, params: Params) -> Any:
     """eth_getBlockReceipts."""
-    params.at_most(1)
-    value = params.raw(0, "block", "latest")
-    if isinstance(value, str) and len(value) == 66:
-        block = _block_of_hash(session, params)
-    else:
-        block = _find_block(session, params.height(0, session.snapshot.height))
+    block = _named_block(session, params)
     if block is None:
         return None
     views = []
@@ -242,6 +238,37 @@ def _block(session: Session, height: int) -> Block:
     return block
 
 
+def get_raw_transaction(session: Session, params: Params) -> str | None:
+    """eth_getRawTransactionByHash and debug_getRawTransaction: the bytes that were signed."""
+    params.at_most(1)
+    found = session.snapshot.transaction(params.hash(0, "hash"))
+    return None if found is None else hex_data(found[0].raw)
+
+
+def get_raw_header(session: Session, params: Params) -> str | None:
+    """debug_getRawHeader: the RLP whose keccak256 is the block's hash."""
+    block = _named_block(session, params)
+    return None if block is None else hex_data(encode_header(block))
+
+
+def get_raw_block(session: Session, params: Params) -> str | None:
+    """debug_getRawBlock: the RLP of header, transactions and no uncles."""
+    block = _named_block(session, params)
+    if block is None:
+        return None
+    found = (session.snapshot.transaction(each) for each in block.transactions)
+    return hex_data(encode_block(block, [each[0].raw for each in found if each is not None]))
+
+
+def _named_block(session: Session, params: Params) -> Block | None:
+    """Return the block that the one parameter names by hash, number or tag."""
+    params.at_most(1)
+    value = params.raw(0, "block", "latest")
+    if isinstance(value, str) and len(value) == 66:
+        return _block_of_hash(session, params)
+    return _find_block(session, params.height(0, session.snapshot.height))
+
+
 CHAIN_METHODS: Mapping[str, Method] = {
     "eth_blockNumber": get_block_number,
     "eth_getBlockByNumber": get_block_by_number,
@@ -257,6 +284,10 @@ CHAIN_METHODS: Mapping[str, Method] = {
     "eth_getTransactionByBlockNumberAndIndex": get_transaction_by_number_and_index,
     "eth_getTransactionByBlockHashAndIndex": get_transaction_by_hash_and_index,
     "eth_getTransactionReceipt": get_transaction_receipt,
+    "eth_getRawTransactionByHash": get_raw_transaction,
+    "debug_getRawTransaction": get_raw_transaction,
+    "debug_getRawHeader": get_raw_header,
+    "debug_getRawBlock": get_raw_block,
     "eth_getLogs": get_logs,
     "eth_newFilter": new_filter,
     "eth_newBlockFilter": new_block_filter,

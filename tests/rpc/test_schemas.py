@@ -154,6 +154,10 @@ def table(k: Known) -> dict[str, list[tuple[list[Any], Any]]]:
         "eth_getFilterChanges": [([k.log_filter], [LOG]), ([k.block_filter], [HASH])],
         "eth_getFilterLogs": [([k.log_filter], [LOG])],
         "eth_uninstallFilter": [([k.block_filter], bool), (["0x1"], bool)],
+        "eth_getRawTransactionByHash": [([k.transaction], DATA), *unknown],
+        "debug_getRawTransaction": [([k.transaction], DATA), *unknown],
+        "debug_getRawHeader": [([k.block], DATA), ([k.block_hash], DATA), (["latest"], DATA), ([FAR], None)],
+        "debug_getRawBlock": [([k.block], DATA), ([k.block_hash], DATA), (["latest"], DATA), ([FAR], None)],
         "eth_sendRawTransaction": [([k.raw], HASH)],
     }  # fmt: skip
 

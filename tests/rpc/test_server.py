@@ -139,7 +139,13 @@ def test_blocks_chain_from_genesis_and_hash_to_their_header(solo: Any) -> None:
             stored = [solo.chain.store.committed.transaction(bytes.fromhex(each[2:])) for each in block["transactions"]]
         raws = [found[0].raw for found in stored]
         body = [raw if raw[0] < 0xC0 else oracle_rlp.decode(raw) for raw in raws]
-        assert int(block["size"], 16) == len(oracle_rlp.encode([header, body, []])) > 500
+        whole = oracle_rlp.encode([header, body, []])
+        assert int(block["size"], 16) == len(whole) > 500
+        assert call(solo.url, "debug_getRawBlock", hex(height))["result"] == "0x" + whole.hex()
+        assert call(solo.url, "debug_getRawHeader", block["hash"])["result"] == "0x" + oracle_rlp.encode(header).hex()
+        for raw, sent in zip(raws, block["transactions"], strict=True):
+            for method in ("eth_getRawTransactionByHash", "debug_getRawTransaction"):
+                assert call(solo.url, method, sent)["result"] == "0x" + raw.hex()
         types |= {min(raw[0], 0xC0) for raw in raws}
     assert {2, 0xC0} <= types, "typed transactions and a legacy one were counted"
 
