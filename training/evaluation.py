@@ -13,7 +13,10 @@ from training.models.gpt import compute_loss
 from training.models.registry import create_module
 
 _BATCH = 32
-"""Samples at once; the mean is taken over batches of equal size, weighted by samples."""
+"""Samples at once, at most; the mean is weighted by samples."""
+
+_BATCH_LOGITS = 1 << 28
+"""Logits at once: 1 GiB of them, and as much again for their loss."""
 
 
 def build_model(recipe: Recipe, state: CanonicalState, device: str | torch.device = "cpu") -> nn.Module:
@@ -34,9 +37,10 @@ def evaluate_state(recipe: Recipe, state: CanonicalState, corpus: Corpus, device
     count = max(1, min(recipe.data.eval_windows, last // context))
     starts = [last * index // count for index in range(count)]
     total = 0.0
+    batch = max(1, min(_BATCH, _BATCH_LOGITS // (context * recipe.model.vocabulary)))
     with torch.no_grad():
-        for at in range(0, count, _BATCH):
-            samples_BT = gather_samples(corpus.held_out, starts[at : at + _BATCH], context).to(device)
+        for at in range(0, count, batch):
+            samples_BT = gather_samples(corpus.held_out, starts[at : at + batch], context).to(device)
             total += float(compute_loss(model, samples_BT)) * samples_BT.shape[0]
     return total / count
 

@@ -119,6 +119,9 @@ class InnerLoop:
                 (self._inner.weight_decay, [name for name in chosen if self.weights[name].dim() > 1]),
                 (0.0, [name for name in chosen if self.weights[name].dim() <= 1]),
             ):
+                names = [name for name in names if self.weights[name].grad is not None]
+                if not names:
+                    continue
                 weights: list[torch.Tensor] = [self.weights[name] for name in names]
                 gradients = [weight.grad for weight in weights if weight.grad is not None]
                 steps = [self._moments[name]["step"] for name in names]

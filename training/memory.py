@@ -1,7 +1,7 @@
 """What a worker takes on each device, printed before it starts and compared with what is free (TRAINING).
 
-16 bytes a parameter where it is trained: float32 weights, gradients and two moments.  What the outer loop keeps is
-in host memory: theta, momentum, residual, offset and what is in flight.
+16 bytes a parameter where it is trained: float32 weights, gradients and two moments; two more with bf16.  What the
+outer loop keeps is in host memory: theta, momentum, residual, offset and what is in flight.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from training.core.recipe import Recipe
 from training.core.sizing import INNER_BYTES, OUTER_BYTES, PENDING_BYTES, RESIDUAL_BYTES
 from training.group.cutting import TIED, cut_layers, plan_stages
 from training.group.shape import GroupConfig, choose_micro_batches
+from training.inner import Precision
 
 STREAM_COPIES = 24
 """Activations kept for backward, in floats of width a token and layer: attention, SwiGLU and norms, about."""
+
+CAST_BYTES = 2
+"""A parameter on the device with bf16: the copy that a forward pass multiplies by, kept for the backward pass."""
 
 OFFSET_BYTES = 4
 """A parameter in host memory: what float32 weights cannot say of the grid."""
@@ -76,7 +80,7 @@ def plan_needs(recipe: Recipe, group: GroupConfig | None = None, devices: Sequen
                 name="worker",
                 device=devices[0],
                 num_parameters=total,
-                inner_bytes=INNER_BYTES * total,
+                inner_bytes=(INNER_BYTES + _count_cast_bytes(shape)) * total,
                 activation_bytes=whole,
             ),
         )
@@ -107,7 +111,8 @@ def describe_needs(needs: Needs, free_bytes: Mapping[str, int]) -> list[str]:
 def read_free_bytes(device: str) -> int:
     """Return the memory that is free on a device now."""
     if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for this process
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     return int(psutil.virtual_memory().available)
 
 
@@ -138,7 +143,8 @@ def _plan_stage(recipe: Recipe, group: GroupConfig, stage: int, device: str) -> 
         name=f"stage {stage}",
         device=device,
         num_parameters=own,
-        inner_bytes=INNER_BYTES * own + (8 * sizes[TIED] if is_last else 0),  # borrowed weight and its gradient
+        inner_bytes=(INNER_BYTES + _count_cast_bytes(group)) * own
+        + ((8 + _count_cast_bytes(group)) * sizes[TIED] if is_last else 0),  # borrowed weight and its gradient
         activation_bytes=kept * _count_activations(recipe, samples, layers, has_logits=is_last),
     )
 
@@ -161,11 +167,18 @@ def _plan_shards(recipe: Recipe, group: GroupConfig, devices: Sequence[str]) -> 
             name=f"shard {index}",
             device=devices[index],
             num_parameters=bounds[index + 1] - bounds[index],
-            inner_bytes=INNER_BYTES * (bounds[index + 1] - bounds[index]) + 2 * 4 * gathered,
+            inner_bytes=INNER_BYTES * (bounds[index + 1] - bounds[index])
+            + 2 * 4 * gathered
+            + _count_cast_bytes(group) * total,
             activation_bytes=activations,
         )
         for index in range(group.num_shards)
     )
+
+
+def _count_cast_bytes(group: GroupConfig) -> int:
+    """Return the bytes a parameter of the copies in bf16; each shard comes to hold those of the whole model."""
+    return CAST_BYTES if group.precision is Precision.BF16 else 0
 
 
 def _block_of(name: str) -> str:

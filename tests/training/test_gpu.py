@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 
 from training.core.canonical import create_genesis
 from training.core.errors import DeviceCountError
-from training.core.recipe import CodecKind
+from training.core.recipe import CodecKind, OptimizerKind
 from training.core.settle import settle
 from training.data.corpus import Corpus
 from training.group.pipeline import PipelineWorker
@@ -19,6 +20,8 @@ from training.group.sharded import ShardedWorker
 from training.inner import Precision
 from training.local import LocalWorker
 from training.memory import read_free_bytes
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read with the first product: for bit-equal sums
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)
 
@@ -59,6 +62,29 @@ def test_state_saved_on_cuda_loads_on_the_cpu(make_recipe, corpus: Corpus, tmp_p
     worker.send(0, rank=4)
     worker.save(tmp_path / "state")
     assert LocalWorker.load(tmp_path / "state", recipe, MEMBERS[0], "cpu", corpus=corpus).digest() == worker.digest()
+
+
+@pytest.mark.parametrize("optimizer", [OptimizerKind.ADAMW, OptimizerKind.MUON])
+def test_resume_is_bit_equal_with_deterministic_algorithms(  # type: ignore[no-untyped-def]
+    make_recipe, corpus: Corpus, tmp_path: Path, optimizer: OptimizerKind
+) -> None:
+    """CASES 4 on a GPU, where attention's backward pass otherwise adds up in an order of its own."""
+    base = make_recipe(CodecKind.LOW_RANK_2BIT)
+    recipe = replace(base, inner=replace(base.inner, optimizer=optimizer))
+    torch.use_deterministic_algorithms(True)
+    try:
+        whole, halves = (
+            LocalWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], "cuda", corpus=corpus) for _ in range(2)
+        )
+        whole.train(0, 8)
+        halves.train(0, 3)
+        halves.save(tmp_path / "state")
+        again = LocalWorker.load(tmp_path / "state", recipe, MEMBERS[0], "cuda", corpus=corpus)
+        again.train(0, 8)
+        assert again.send(0, rank=4) == whole.send(0, rank=4)
+        assert again.digest() == whole.digest()
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_integer_products_are_exact_and_the_inner_loop_has_no_tf32(make_recipe, corpus: Corpus) -> None:  # type: ignore[no-untyped-def]

@@ -32,6 +32,9 @@ from training.worker.errors import Fatal, StateUnavailable, WorkerStateDamaged
 
 LOG = logging.getLogger("trainer")
 
+BF16_CAPABILITY = (8, 0)
+"""Least compute capability of a GPU with products in bf16: Ampere."""
+
 EVALUATION_COPIES = 2
 """Of the float32 model, that an evaluation takes on its device with its activations, about."""
 
@@ -64,7 +67,7 @@ class EngineRules:
         self._group = None if group is None else replace(group, precision=self._precision)
         self._on_end = on_end
         self._engine: GroupWorker | None = None
-        shape = GroupConfig() if group is None else group
+        shape = replace(GroupConfig() if group is None else group, precision=self._precision)
         check_shape(self.recipe, shape)
         devices = plan_devices(self._device, shape.num_processes, torch.cuda.device_count())
         needs = plan_needs(self.recipe, shape, devices)
@@ -192,10 +195,10 @@ class EngineRules:
             self._engine = None
 
     def _choose_evaluation_device(self) -> torch.device:
-        """Return the worker's device; the CPU where the whole model has no room beside what a group keeps there."""
+        """Return the worker's device; the CPU where the whole model has no room beside what is kept there."""
         device = torch.device(self._device)
         needed = EVALUATION_COPIES * 4 * build_layout(self.recipe).num_parameters
-        if self._group is not None and device.type == "cuda" and read_free_bytes(self._device) < needed:
+        if device.type == "cuda" and read_free_bytes(self._device) < needed:
             return torch.device("cpu")
         return device
 
@@ -207,7 +210,8 @@ class EngineRules:
 def choose_precision(wanted: str, device: str) -> Precision:
     """Return the precision to use: ``auto`` is bf16 on a GPU that has it, else fp32."""
     if wanted == "auto":
-        is_fast = torch.device(device).type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        chosen = torch.device(device)
+        is_fast = chosen.type == "cuda" and torch.cuda.get_device_capability(chosen) >= BF16_CAPABILITY
         return Precision.BF16 if is_fast else Precision.FP32
     if wanted not in list(Precision):
         raise Fatal(f"no precision {wanted!r}", next_step="use fp32, bf16 or auto")
@@ -222,6 +226,11 @@ def choose_device(wanted: str) -> str:
         device = torch.device(wanted)
     except RuntimeError as error:
         raise Fatal(f"no device {wanted!r}", next_step="use cpu, cuda, cuda:1 or auto") from error
+    if device.type not in ("cpu", "cuda"):
+        raise Fatal(f"no device {wanted!r}", next_step="use cpu, cuda, cuda:1 or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise Fatal(f"--device {wanted}: no CUDA device here", next_step="use --device cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"the last one is cuda:{torch.cuda.device_count() - 1}"
+        raise Fatal(f"--device {wanted}: {found}", next_step="name one that is there, or auto")
     return wanted
