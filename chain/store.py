@@ -514,9 +514,10 @@ class Store:
         logs = [encode_log(log) for log in candidate.timer_logs]
         if receipts or logs:
             transaction.put(height, msgpack.packb([receipts, logs]), db=self._databases[b"receipts"])
+        pack, transactions = msgpack.Packer().pack, self._databases[b"transactions"]
         for index, executed in enumerate(candidate.transactions):
-            record = msgpack.packb([candidate.height, index, executed.sender, executed.raw])
-            transaction.put(executed.hash, record, db=self._databases[b"transactions"])
+            record = pack([candidate.height, index, executed.sender, executed.raw])
+            transaction.put(executed.hash, record, db=transactions)
         transaction.put(_META_HEIGHT, height, db=self._databases[b"meta"])
         transaction.put(_META_APP_HASH, candidate.app_hash, db=self._databases[b"meta"])
 

@@ -542,6 +542,7 @@ class ChainApplication:
         self._parameters = None
         self._queue = TransactionQueue()
         self._finalized = None
+        self._verifier.set_terms(None)
 
     def _compute_terms(self) -> Terms | None:
         """Return what transactions are verified by: the chain and the committees whose certificates it takes."""

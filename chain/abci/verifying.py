@@ -28,7 +28,7 @@ from da.core.receipt import remember_verdict
 log = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "chain.abci.verifier")
-WAIT_SECONDS = 0.1
+WAIT_SECONDS = 0.2
 """Without an answer, after which what was asked for is computed in place; an answer takes a few milliseconds."""
 HUNG_SECONDS = 5.0
 """Without an answer, after which it is killed and another one started."""
@@ -38,10 +38,10 @@ RESTART_SECONDS = (1.0, 60.0)
 """Before another one is started; doubles up to the second while none answers."""
 MAX_ASKED = 4_096
 """Transactions that wait for verdicts: 0.2 s of its work.  More are computed in place."""
-MAX_BATCH = 64
-"""Transactions that are answered together, after some 3 ms."""
-MIN_BATCH = 1
-"""Transactions that are worth asking about when nothing is asked for yet."""
+MAX_BATCH = 32
+"""Transactions that are answered together, after a millisecond or two."""
+MAX_SENT = 2
+"""Batches on their way, so that it never waits for work; what comes meanwhile is gathered, until it fills a batch."""
 _READ_BYTES = 1 << 18
 
 
@@ -140,6 +140,8 @@ class Verifier:
         """(number, chain id, transactions) that were asked for and not answered."""
         self._pending: set[bytes] = set()
         """Transactions whose verdict is worth waiting for."""
+        self._gathered: list[bytes] = []
+        """Of those, the ones that were not sent yet."""
         self._number = 0
         self._num_answers = 0
         self._seen_answers = 0
@@ -169,6 +171,10 @@ class Verifier:
         """Judge by ``terms`` from now on."""
         if terms != self._terms:
             self._terms = terms
+        if terms is None:
+            self._pending.clear()
+            self._gathered.clear()
+            self._resume()
 
     def ask(self, transactions: Sequence[bytes]) -> None:
         """Have transactions verified, if somebody is there to do it; those must not be known yet."""
@@ -183,19 +189,11 @@ class Verifier:
         new = [raw for raw in transactions if raw not in pending]
         if terms is None or self._is_late or len(pending) + len(new) > MAX_ASKED:
             return
-        if not new or (not pending and len(new) < MIN_BATCH):
+        if not new:
             return
-        if self._told is not terms:
-            process.send(encode_terms(terms))
-            self._told = terms
         pending.update(new)
-        frames: list[bytes] = []
-        for start in range(0, len(new), MAX_BATCH):
-            batch = new[start : start + MAX_BATCH]
-            self._number += 1
-            self._batches.append((self._number, terms.chain_id, batch))
-            frames.append(encode_batch(self._number, batch))
-        process.send(b"".join(frames))
+        self._gathered += new
+        self._send_gathered()
         self._arm()
 
     def is_pending(self, transaction: bytes) -> bool:
@@ -216,6 +214,7 @@ class Verifier:
         if not self._batches:
             self._is_late = False
         if self._num_answers != num_answers:
+            self._send_gathered()
             self._resume()
 
     def _read(self, data: bytes) -> None:
@@ -243,6 +242,22 @@ class Verifier:
             return True
         self._busyness.note(number)
         return self._busyness.is_worthwhile
+
+    def _send_gathered(self) -> None:
+        process, terms = self._process, self._terms
+        if process is None or terms is None:
+            return
+        frames: list[bytes] = []
+        while self._gathered and (len(self._batches) < MAX_SENT or len(self._gathered) >= MAX_BATCH):
+            if self._told is not terms:
+                frames.append(encode_terms(terms))
+                self._told = terms
+            batch, self._gathered = self._gathered[:MAX_BATCH], self._gathered[MAX_BATCH:]
+            self._number += 1
+            self._batches.append((self._number, terms.chain_id, batch))
+            frames.append(encode_batch(self._number, batch))
+        if frames:
+            process.send(b"".join(frames))
 
     def _start(self) -> None:
         assert self._loop is not None
@@ -290,6 +305,7 @@ class Verifier:
             if not self._is_late:
                 self._is_late = True
                 self._pending.clear()
+                self._gathered.clear()
                 self._resume()
         else:
             self._seen_answers = self._num_answers
@@ -322,3 +338,4 @@ class Verifier:
         self._told = None
         self._batches.clear()
         self._pending.clear()
+        self._gathered.clear()
