@@ -44,6 +44,18 @@ def test_jsonl_and_parquet_are_the_same_text(tmp_path: Path) -> None:
         load_corpus(DATA, table)
 
 
+def test_a_saved_data_set_is_the_same_text_by_file_and_by_name(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="extra data: datasets")
+    folder, lines = tmp_path / "saved", tmp_path / "a.jsonl"
+    datasets.Dataset.from_dict({"text": DOCUMENTS}).save_to_disk(str(folder))
+    lines.write_text("\n".join(json.dumps({"text": text}) for text in DOCUMENTS))
+    named = DataRecipe(source=DataSource.DATASET, dataset=str(folder), held_out_bps=DATA.held_out_bps)
+    digests = {load_corpus(DATA, lines).digest, load_corpus(DATA, folder).digest, load_corpus(named).digest}
+    assert len(digests) == 1
+    with pytest.raises(CorpusFormatError, match=r"columns text"):
+        load_corpus(replace(named, column="body"))
+
+
 @pytest.mark.parametrize("bits", [16, 32])
 def test_tokens_are_mapped_not_read(tmp_path: Path, bits: int) -> None:
     path = tmp_path / "tokens.bin"

@@ -1,4 +1,4 @@
-"""Fifteen hundred checkpoints in one worker's life: the newest is the newest, and nothing grows (case 10)."""
+"""1,500 checkpoints in one worker's life: the newest is the newest, nothing grows, none is lost (cases 10, 11)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pytest
 from training_worker_fakes import MemoryChain, MemoryPorts
 from training_worker_toy import ToyRules, ToyState
 
-from contracts.bindings.types import RoundState
+from contracts.bindings.types import RoundState, RunState
 from training.worker.agreement import Agreement
-from training.worker.duties import Duties, Parts, join_run
+from training.worker.duties import HOT_TIER, Duties, Parts, join_run
+from training.worker.errors import PayloadUnavailable
 from training.worker.journal import Journal, JournalContents, SentUpdate
 from training.worker.restore import restore_newest
 from training.worker.source import PayloadSource, compute_digest
@@ -181,6 +182,47 @@ def test_a_checkpoint_without_all_its_parts_is_none(tmp_path: Path, monkeypatch:
             chain=life.ports, payloads=life.ports, rules=life.rules, trace=life.trace, run=life.watcher.look().run
         )
         assert version == 8
+    finally:
+        life.source.close()
+        life.trace.close()
+
+
+def test_a_pause_loses_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores that take nothing while the run is paused: nothing is certified, nothing released, and later all is there.
+
+    The run stands on the certified version and what has settled since, so a newcomer has the head at every moment (case
+    11).
+    """
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    life = Life(tmp_path, 20)
+    put, keep = life.ports.put, {"is_down": False}
+
+    def put_if_up(data: bytes, *, tier: int, blocks: int) -> bytes:
+        if keep["is_down"] and tier == HOT_TIER:
+            raise PayloadUnavailable(bytes(32), "no store answers")
+        return bytes(put(data, tier=tier, blocks=blocks))
+
+    monkeypatch.setattr(life.ports, "put", put_if_up)
+    try:
+        life.go(6)
+        keep["is_down"] = True
+        life.go_to_head(9)
+        with life.chain.lock:
+            life.chain.inner.call("Training", "pause", life.run, sender="owner")
+        for _ in range(40):
+            life.step()
+        run = life.watcher.look().run
+        assert (run.state, run.certified_version) == (RunState.PAUSED, 6)
+        state, version = restore_newest(
+            chain=life.ports, payloads=life.ports, rules=life.rules, trace=life.trace, run=run
+        )
+        assert version == 6
+        head = life.agreement.replay(state, version, run.head_version)
+        assert head.root() == run.head_root, "every payload since is still there"
+        keep["is_down"] = False
+        for _ in range(40):
+            life.step()
+        assert life.watcher.look().run.certified_version == run.head_version, "made good while the run is paused"
     finally:
         life.source.close()
         life.trace.close()

@@ -76,6 +76,41 @@ def test_what_changes_a_run_is_in_the_next_view(net: Any) -> None:
         watcher.stop(5)
 
 
+def test_three_hundred_transactions_in_a_block_and_a_socket_cut_are_caught_up_with(net: Any) -> None:
+    """CASES 26: nothing hangs on an event that was heard; what was missed is read from the blocks' state."""
+    net.chain.block_seconds = 3600.0  # blocks are made by hand below
+    net.create_run(minMembers=1, numRounds=40)
+    ports = net.worker("ann").ports
+    watcher = Watcher(ports, net.run, ports.address, poll_seconds=0.002)
+    watcher.start()
+    try:
+        with net.chain.lock:
+            net.chain.inner.advance()
+        first = watcher.wait_for_newer(None, 5)
+        assert first is not None
+        ports.is_cut = True
+        net.wait_for(lambda: watcher.get_silence_seconds() > 0)
+        with net.chain.lock:
+            for number in range(300):
+                ports.memory.execute(f"member {number}", "fund", (net.run,), 10**15)
+            ports.memory.execute("ann", "join", (net.run, net.info().recipe_digest, ports.address, "test"), 10**18)
+            ports.memory.execute("ann", "ready", (net.run, net.info().head_root), 0)
+            net.chain.inner.advance(150)
+        ports.is_cut = False
+        view = watcher.wait_for_newer(first, 5)
+        assert view is not None
+        assert view.height >= first.height + 150
+        assert view.run == net.info()
+        assert view.run.escrow == first.run.escrow + 300 * 10**15
+        assert view.member == net.chain.read("Training", "member", (net.run, ports.address))
+        assert view.rounds == {
+            index: net.chain.read("Training", "round", (net.run, index))
+            for index in range(view.run.num_settled, view.run.num_opened)
+        }
+    finally:
+        watcher.stop(5)
+
+
 class _Quiet(BaseHTTPRequestHandler):
     """A node at whose chain nothing happens to the run: a new height every other question."""
 
