@@ -110,7 +110,15 @@ class InnerLoop:
             for name in by_muon:
                 weight, moments = self.weights[name], self._moments[name]
                 if weight.grad is not None:
-                    muon.update_weight(name, weight, weight.grad, moments["exp_avg"], rate, self._inner.weight_decay)
+                    muon.update_weight(
+                        name,
+                        weight,
+                        weight.grad,
+                        moments["exp_avg"],
+                        momentum=self._inner.momentum,
+                        rate=rate,
+                        decay=self._inner.weight_decay,
+                    )
         self._update_adamw(rate, [name for name in self.weights if name not in by_muon])
 
     def _update_adamw(self, rate: float, chosen: list[str]) -> None:

@@ -9,9 +9,6 @@ from math import sqrt
 
 import torch
 
-MOMENTUM = 0.95
-"""Decay of the gradient's running sum."""
-
 NUM_ITERATIONS = 5
 """Newton-Schulz steps; singular values end within about 0.7 to 1.2."""
 
@@ -31,17 +28,24 @@ def is_muon_weight(name: str, weight: torch.Tensor) -> bool:
 
 
 def update_weight(
-    name: str, weight_MN: torch.Tensor, gradient_MN: torch.Tensor, momentum_MN: torch.Tensor, rate: float, decay: float
+    name: str,
+    weight_MN: torch.Tensor,
+    gradient_MN: torch.Tensor,
+    momentum_MN: torch.Tensor,
+    *,
+    momentum: float,
+    rate: float,
+    decay: float,
 ) -> None:
     """Do one step in place: momentum, Nesterov, orthogonalise, decoupled decay."""
-    direction_MN = compute_direction(name, compute_ahead(gradient_MN, momentum_MN))
+    direction_MN = compute_direction(name, compute_ahead(gradient_MN, momentum_MN, momentum))
     apply_direction(weight_MN, direction_MN, rate, decay)
 
 
-def compute_ahead(gradient_MN: torch.Tensor, momentum_MN: torch.Tensor) -> torch.Tensor:
-    """Advance the momentum in place and return the gradient with Nesterov's look ahead; any rows of a matrix."""
-    momentum_MN.mul_(MOMENTUM).add_(gradient_MN)
-    return gradient_MN.add(momentum_MN, alpha=MOMENTUM)
+def compute_ahead(gradient_MN: torch.Tensor, momentum_MN: torch.Tensor, momentum: float) -> torch.Tensor:
+    """Advance the running sum in place and return the gradient with Nesterov's look ahead; any rows of a matrix."""
+    momentum_MN.mul_(momentum).add_(gradient_MN)
+    return gradient_MN.add(momentum_MN, alpha=momentum)
 
 
 def compute_direction(name: str, ahead_MN: torch.Tensor) -> torch.Tensor:

@@ -168,6 +168,8 @@ class InnerRecipe:
     """Decay of the first moment, 0..1."""
     beta2: float = 0.95
     """Decay of the second moment, 0..1."""
+    momentum: float = 0.9
+    """Decay of Muon's running sum of gradients, 0..1."""
     clip_norm: float = 1.0
     """Gradient norm above which a step's gradient is scaled down, above 0."""
 
@@ -179,6 +181,7 @@ class InnerRecipe:
         _check_real("inner.weight_decay", self.weight_decay, 0.0, 10.0)
         _check_real("inner.beta1", self.beta1, 0.0, 0.99999)
         _check_real("inner.beta2", self.beta2, 0.0, 0.99999)
+        _check_real("inner.momentum", self.momentum, 0.0, 0.99999)
         _check_real("inner.clip_norm", self.clip_norm, 0.0, 1e9, is_open=True)
 
 

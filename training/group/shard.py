@@ -146,7 +146,7 @@ class ShardLoop(InnerLoop):
         assert isinstance(gradient, DTensor)
         ahead = gradient.to_local()
         if weight is not None:
-            ahead = muon.compute_ahead(ahead, self._moments[name]["exp_avg"])
+            ahead = muon.compute_ahead(ahead, self._moments[name]["exp_avg"], self._inner.momentum)
         shared = DTensor.from_local(ahead, self._mesh, [Shard(0)], shape=whole.shape, stride=whole.stride())
         direction_MN = muon.compute_direction(name, shared.full_tensor())
         if weight is not None:
