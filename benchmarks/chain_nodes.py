@@ -192,4 +192,4 @@ def _name(process: psutil.Process) -> str:
     words = process.cmdline()
     if words and "cometbft" in words[0]:
         return "cometbft"
-    return words[3] if len(words) > 3 else process.name()
+    return words[3] if len(words) > 3 else words[-1] if words else process.name()

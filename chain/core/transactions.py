@@ -194,12 +194,12 @@ def _string(item: rlp.Item, name: str) -> bytes:
 
 
 def _integer(item: rlp.Item, name: str, max_bytes: int = 32) -> int:
+    if isinstance(item, bytes) and len(item) <= max_bytes and (not item or item[0]):
+        return int.from_bytes(item, "big")
     data = _string(item, name)
     if len(data) > max_bytes:
         raise MalformedTransaction(f"{name} has {len(data)} bytes, at most {max_bytes}")
-    if data and data[0] == 0:
-        raise MalformedTransaction(f"{name} has a leading zero")
-    return int.from_bytes(data, "big")
+    raise MalformedTransaction(f"{name} has a leading zero")
 
 
 def _nonce(item: rlp.Item) -> Nonce:
