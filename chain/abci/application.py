@@ -27,6 +27,8 @@ from chain.abci.draining import Draining, do_nothing
 from chain.abci.evm_work import EvmWork
 from chain.abci.faults import Fault, FaultPoint, die_if_due
 from chain.abci.gas_guesses import GasGuesses
+from chain.abci.queries import answer_proofs
+from chain.abci.recent_trees import RecentTrees
 from chain.abci.server import Checker, Handler
 from chain.abci.signatures_ahead import SignaturesAhead, find_certificate, read_epoch
 from chain.abci.state_sync import StateSync
@@ -162,6 +164,9 @@ class ChainApplication:
                 f"state at height {committed.height} hashes to {self._tree.root.hex()},"
                 f" expected {committed.app_hash.hex()}: the database is damaged; next: remove it to replay the chain"
             )
+        self._trees = RecentTrees()
+        if not committed.is_empty:
+            self._trees.add(committed.height, self._tree, 0)
         self._verifier.set_terms(self._compute_terms())
 
     def get_handler(self, name: str) -> Handler:
@@ -214,7 +219,8 @@ class ChainApplication:
 
         Called by RPC clients at any time.  Must not change anything, and must not raise for what a client sent.
         Paths: ``/pending_nonce`` (data: address; value: u64, the next nonce nothing waits under), ``/state``
-        (data: key; with ``prove`` a proof as msgpack), ``/queue`` (value: u64, transactions waiting).
+        (data: key; with ``prove`` a proof as msgpack), ``/proofs`` (``abci.queries``), ``/queue`` (value: u64,
+        transactions waiting).
         """
         committed = self._store.committed
         answer = pb.ResponseQuery(height=committed.height, key=request.data)
@@ -226,6 +232,8 @@ class ChainApplication:
             answer.value = nonce.to_bytes(8, "big")
         elif request.path == "/queue":
             answer.value = len(self._queue).to_bytes(8, "big")
+        elif request.path == "/proofs":
+            return answer_proofs(request, self._trees, committed.height)
         elif request.path == "/state":
             if not request.data or len(request.data) > 500:
                 return refuse_query(f"state key has {len(request.data)} bytes, expected 1 to 500")
@@ -235,7 +243,7 @@ class ChainApplication:
                 data = msgpack.packb([list(proof.siblings), list(proof.other_leaf or ())])
                 answer.proof_ops.ops.add(type="archipelago:smt", key=request.data, data=data)
         else:
-            return refuse_query(f"unknown path {request.path!r}, known: /pending_nonce, /state, /queue")
+            return refuse_query(f"unknown path {request.path!r}, known: /pending_nonce, /state, /proofs, /queue")
         return answer
 
     # ---- Mempool connection
@@ -326,6 +334,8 @@ class ChainApplication:
             )
         )
         self._tree = tree
+        self._trees.clear()
+        self._trees.add(0, tree, 0)
         self._parameters = parameters
         self._queue = TransactionQueue()
         self._finalized = None
@@ -415,6 +425,7 @@ class ChainApplication:
         self._store.commit(candidate, keep_from=retain_height)
         die_if_due(self._fault, FaultPoint.AFTER_COMMIT, candidate.height)
         self._tree = finalized.tree
+        self._trees.add(candidate.height, finalized.tree, len(candidate.changes))
         self._queue.remove(candidate.transactions, finalized.refused, candidate.height)
         self._verdicts.forget(candidate.transactions)
         self._evm_work.learn(finalized.evm_work)
@@ -466,6 +477,7 @@ class ChainApplication:
         answer, tree = self._state_sync.apply(request)
         if tree is not None:
             self._tree = tree
+            self._trees.add(self._store.committed.height, tree, 0)
             self._parameters = get_parameters(self._store.committed.state)
             self._verifier.set_terms(self._compute_terms())
         return answer
@@ -539,6 +551,7 @@ class ChainApplication:
     def _forget(self) -> None:
         """Hold nothing of a chain: its first block, or a snapshot, follows."""
         self._tree = Tree()
+        self._trees.clear()
         self._parameters = None
         self._queue = TransactionQueue()
         self._finalized = None

@@ -292,7 +292,7 @@ class Dispatcher:
             method = UPSTREAM_METHODS.get(call.method, get_pending_count)
             try:
                 budget.check()
-                answer = _result(call.call_id, await method(self._upstream, call.params))
+                answer = _result(call.call_id, await method(self._upstream, self.read, call.params))
             except RpcFault as e:
                 answer = _error(call.call_id, e)
             self._metrics.observe(call.method, time.perf_counter() - started, is_error="error" in answer)

@@ -13,6 +13,7 @@ RpcFault
 |-- Busy                -32010
 |-- FilterNotFound      -32000
 |-- StateGone           -32000  state of a block that is too old, or to come
+|-- ProofsGone          -32000  proofs of a block that is too old
 |-- BlockPruned         -32000  a block below the oldest that this node has
 |-- RecordsGone         -32000  an archived round that this node never executed
 |-- NotReady            -32010  no genesis yet
@@ -157,6 +158,10 @@ class FilterNotFound(RpcFault):
             f"filter not found: {filter_id}; it was removed or not polled for too long; next: make a new one"
         )
         self.filter_id = filter_id
+
+
+class ProofsGone(RpcFault):
+    """Proofs of a block whose tree the application has no more; it says which blocks' it has."""
 
 
 class BlockPruned(RpcFault):

@@ -8,7 +8,7 @@ app hash itself: the stateRoot of the block that the answer names in ``blockNumb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,27 @@ from chain.core.hashing import keccak256, sha256
 from chain.core.smt import Proof, compute_leaf, compute_root_from_proof
 from chain.core.state import Overlay
 from chain.core.types import Address
-from chain.rpc.faults import InvalidParams, StateGone, UpstreamDown
-from chain.rpc.upstream import ProvenValue, Upstream
-from chain.rpc.values import Params, hex_data, is_newest_tag, parse_quantity, quantity
+from chain.rpc.faults import InvalidParams
+from chain.rpc.session import Session
+from chain.rpc.state_views import open_view
+from chain.rpc.upstream import Upstream
+from chain.rpc.values import Params, hex_data, parse_quantity, quantity
 
 MAX_PROVEN_SLOTS = 256
-"""Of one eth_getProof: each is a query of its own."""
-MAX_TRIES = 5
-"""A block may come between two queries; all answers must be of one height."""
-
+"""Of one eth_getProof."""
 _EMPTY_LEAF = bytes(32)
+
+
+Read = Callable[[Callable[[Session], Any]], Awaitable[Any]]
+"""Runs a function on a snapshot of the chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    """A value as it lies in the state, empty where the key is absent, and its proof."""
+
+    value: bytes
+    proof: Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +49,21 @@ class _Wanted:
     key: bytes
 
 
-async def get_proof(upstream: Upstream, params: Params) -> dict[str, Any]:
-    """eth_getProof of the newest block."""
+async def get_proof(upstream: Upstream, read: Read, params: Params) -> dict[str, Any]:
+    """eth_getProof of the newest block, or of one of those before whose trees the application keeps."""
     params.at_most(3)
     address = params.address(0, "address")
     slots = _read_slots(params.raw(1, "storageKeys"), address)
-    block = params.raw(2, "block", "latest")
-    key = accounts.ACCOUNT_PREFIX + address
-    for _ in range(MAX_TRIES):
-        proven = [await upstream.get_proven_value(each) for each in (key, *(slot.key for slot in slots))]
-        height = proven[0].height
-        if any(answer.height != height for answer in proven):
-            continue
-        if not is_newest_tag(block) and parse_quantity(block, "block") != height:
-            raise StateGone(parse_quantity(block, "block"), height)
-        return _view(address, slots, proven)
-    raise UpstreamDown("the application", f"no two queries of {MAX_TRIES} tries fell into one block: ask again")
+    keys = [accounts.ACCOUNT_PREFIX + address, *(slot.key for slot in slots)]
+
+    def read_values(session: Session) -> tuple[int, list[bytes]]:
+        view = open_view(session, params, 2)
+        return view.height, [view.state.get(key) or b"" for key in keys]
+
+    height, values = await read(read_values)
+    proofs = await upstream.get_proofs(keys, height)
+    proven = [_Proven(value, proof) for value, proof in zip(values, proofs, strict=True)]
+    return _view(address, slots, height, proven)
 
 
 def encode_proof(value: bytes, proof: Proof) -> list[str]:
@@ -68,7 +78,7 @@ def decode_proof(shown: Sequence[str]) -> tuple[bytes | None, Proof]:
     return value or None, Proof(siblings=tuple(siblings), other_leaf=(other[:32], other[32:]) if other else None)
 
 
-def _view(address: Address, slots: Sequence[_Wanted], proven: Sequence[ProvenValue]) -> dict[str, Any]:
+def _view(address: Address, slots: Sequence[_Wanted], height: int, proven: Sequence[_Proven]) -> dict[str, Any]:
     account = proven[0]
     state = Overlay()
     if account.value:
@@ -90,11 +100,11 @@ def _view(address: Address, slots: Sequence[_Wanted], proven: Sequence[ProvenVal
             }
             for slot, answer in zip(slots, proven[1:], strict=True)
         ],
-        "blockNumber": quantity(account.height),
+        "blockNumber": quantity(height),
     }
 
 
-def _compute_root(key: bytes, answer: ProvenValue) -> bytes:
+def _compute_root(key: bytes, answer: _Proven) -> bytes:
     path = sha256(key)
     if answer.value:
         leaf = compute_leaf(path, sha256(answer.value))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgpack
 
 from chain.core.hashing import keccak256
 from chain.core.smt import Proof
-from chain.rpc.faults import InvalidParams, TransactionRefused, UpstreamDown
+from chain.rpc.faults import InvalidParams, ProofsGone, TransactionRefused, UpstreamDown
 
 TIMEOUT_SECONDS = 10.0
 """Most that one question to CometBFT may take."""
@@ -45,18 +46,6 @@ class SyncState:
     height: int
     is_catching_up: bool
     num_peers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenValue:
-    """A state value as the application proves it."""
-
-    height: int
-    """Of the block after which it holds."""
-    value: bytes
-    """Empty where the key is absent."""
-    proof: Proof
-    """Against that block's app hash."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -99,18 +88,21 @@ class Upstream:
             raise UpstreamDown(self._url, f"pending nonce: {response.get('log', '')}")
         return int.from_bytes(base64.b64decode(response.get("value") or ""), "big")
 
-    async def get_proven_value(self, key: bytes) -> ProvenValue:
-        """Return a state key's value with its proof."""
-        answer = await self._ask("abci_query", {"path": "/state", "data": key.hex(), "prove": True})
-        if answer.get("error") is not None or answer["result"]["response"].get("code"):
-            raise UpstreamDown(self._url, f"state query: {str(answer)[:200]}")
+    async def get_proofs(self, keys: Sequence[bytes], height: int) -> list[Proof]:
+        """Return the proofs of state keys against the app hash after a block; raises ProofsGone."""
+        params = {"path": "/proofs", "data": msgpack.packb(list(keys)).hex(), "height": str(height)}
+        answer = await self._ask("abci_query", params)
+        if answer.get("error") is not None:
+            raise UpstreamDown(self._url, f"proofs: {str(answer)[:200]}")
         response = answer["result"]["response"]
-        siblings, other = msgpack.unpackb(base64.b64decode(response["proofOps"]["ops"][0]["data"]))
-        return ProvenValue(
-            height=int(response["height"]),
-            value=base64.b64decode(response.get("value") or ""),
-            proof=Proof(siblings=tuple(siblings), other_leaf=(other[0], other[1]) if other else None),
-        )
+        if response.get("code"):
+            raise ProofsGone(str(response.get("log")))
+        if int(response.get("height") or 0) != height:
+            raise ProofsGone(f"the proofs of block {height} are not kept; next: ask for latest")
+        return [
+            Proof(siblings=tuple(siblings), other_leaf=(other[0], other[1]) if other else None)
+            for siblings, other in msgpack.unpackb(base64.b64decode(response["value"]))
+        ]
 
     async def ask_consensus(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of one of the methods that a light client needs; it checks everything itself."""

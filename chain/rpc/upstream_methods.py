@@ -6,26 +6,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from chain.rpc.faults import InvalidParams
-from chain.rpc.proofs import get_proof
+from chain.rpc.proofs import Read, get_proof
 from chain.rpc.upstream import Upstream
 from chain.rpc.values import Params, hex_data, parse_data, quantity
 
-UpstreamMethod = Callable[[Upstream, Params], Awaitable[Any]]
-"""Runs on the event loop."""
+UpstreamMethod = Callable[[Upstream, Read, Params], Awaitable[Any]]
+"""Runs on the event loop; what it needs of the chain's records it reads in a worker thread."""
 
 
-async def send_raw_transaction(upstream: Upstream, params: Params) -> str:
+async def send_raw_transaction(upstream: Upstream, read: Read, params: Params) -> str:
     """eth_sendRawTransaction."""
     params.at_most(1)
     return hex_data(await upstream.send_transaction(parse_data(params.raw(0, "transaction"), "transaction")))
 
 
-async def get_pending_count(upstream: Upstream, params: Params) -> str:
+async def get_pending_count(upstream: Upstream, read: Read, params: Params) -> str:
     """eth_getTransactionCount with ``pending``."""
     return quantity(await upstream.get_pending_nonce(params.address(0, "address")))
 
 
-async def get_syncing(upstream: Upstream, params: Params) -> Any:
+async def get_syncing(upstream: Upstream, read: Read, params: Params) -> Any:
     """eth_syncing."""
     state = await upstream.get_sync_state()
     if not state.is_catching_up:
@@ -37,12 +37,12 @@ async def get_syncing(upstream: Upstream, params: Params) -> Any:
     }
 
 
-async def count_peers(upstream: Upstream, params: Params) -> str:
+async def count_peers(upstream: Upstream, read: Read, params: Params) -> str:
     """net_peerCount."""
     return quantity((await upstream.get_sync_state()).num_peers)
 
 
-async def ask_consensus(upstream: Upstream, params: Params) -> Any:
+async def ask_consensus(upstream: Upstream, read: Read, params: Params) -> Any:
     """archipelago_consensus: CometBFT's own answers, for light clients that know only this address."""
     params.at_most(2)
     wanted = params.raw(1, "params", {})

@@ -146,7 +146,10 @@ class SoloChain:
         if method == "abci_query":
             answer = self.application.process_query(
                 pb.RequestQuery(
-                    path=params["path"], data=bytes.fromhex(params["data"]), prove=params.get("prove", False)
+                    path=params["path"],
+                    data=bytes.fromhex(params["data"]),
+                    prove=params.get("prove", False),
+                    height=int(params.get("height", 0)),
                 )
             )
             value = base64.b64encode(answer.value).decode()

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from schemas import FULL_BLOCK, LOG, PROOF, RECEIPT, TRANSACTION, check
 
+from chain.abci.recent_trees import MAX_TREES
 from chain.core import accounts
 from chain.core.evm.layout import slot_key
 from chain.core.smt import verify
@@ -173,6 +174,29 @@ def test_proofs_check_against_the_state_root(w3: Web3, solo: Any) -> None:
     value, proof = decode_proof(absent["accountProof"])
     assert (value, absent["balance"], absent["nonce"]) == (None, "0x0", "0x0")
     verify(bytes.fromhex(absent["storageHash"][2:]), accounts.ACCOUNT_PREFIX + b"\xab" * 20, None, proof)
+
+
+def test_proofs_of_a_block_that_was_just_read(w3: Web3, solo: Any) -> None:
+    contract = _wait(w3, w3.eth.send_transaction({"data": COUNTER, "value": 0}))["contractAddress"]
+    places = [_wait(w3, w3.eth.send_transaction({"to": contract}))["blockNumber"] for _ in range(3)]
+    ask = _asker(solo.url)
+    for expected, height in enumerate(places, start=1):
+        solo.chain.mine(2)
+        named = {"blockHash": ask("eth_getBlockByNumber", hex(height), False)["hash"]}
+        for block in (hex(height), named):
+            proven = ask("eth_getProof", contract, ["0x0"], block)
+            root = bytes.fromhex(ask("eth_getBlockByNumber", hex(height), False)["stateRoot"][2:])
+            value, proof = decode_proof(proven["storageProof"][0]["proof"])
+            assert (proven["blockNumber"], value) == (hex(height), bytes([expected]))
+            verify(root, slot_key(bytes.fromhex(contract[2:]), 0), value, proof)
+    solo.chain.mine(MAX_TREES + 1)
+    gone = _answer(solo.url, "eth_getProof", contract, ["0x0"], hex(places[0]))["error"]
+    assert gone["code"] == -32000
+    assert "not kept" in gone["message"]
+    newest = int(ask("eth_blockNumber"), 16)
+    to_come = _answer(solo.url, "eth_getProof", contract, [], hex(newest + 9))["error"]
+    assert f"block {newest + 9} is not there yet" in to_come["message"]
+    assert ask("eth_getProof", contract, [hex(slot) for slot in range(256)], "latest")["blockNumber"] == hex(newest)
 
 
 def test_failures_are_told_in_words(w3: Web3, solo: Any) -> None:
