@@ -3,7 +3,8 @@
 ``python -m benchmarks.da`` prints a table and writes ``benchmarks/results/da.json``. Figures are blob bytes a second,
 best of several runs: of CPU time for coding, which one thread does, and of wall time where sockets are. Dispersal goes
 to four real storage nodes, each a process of its own, with signed receipts; the RAM rows have their homes on a memory
-file system, of huge pages where one may be mounted (``unshare``), beside one of small pages. ``--full`` takes a large blob of 10 GB, which needs 45 GB of disk.
+file system, of huge pages where one may be mounted (``unshare``), beside one of small pages. ``--full`` takes a large
+blob of 10 GB, which needs 45 GB of disk.
 """
 
 from __future__ import annotations
