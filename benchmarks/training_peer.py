@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.training_peer`` installs torchft (PyPI) into an environment of its own under ``.cache`` that
 borrows this one's torch, runs its DiLoCo as its documentation has it (a lighthouse, a manager a replica, Nesterov at
-0.7 and 0.9, fp32 over gloo), then ours in the same process count, from the same start, samples and inner rates.
+0.7 and 0.9, fp32 over gloo), then ours from the same start and samples: with its outer steps, uncompressed; with our
+default outer loop around the same AdamW; and our default, with Muon inside (`quality_methods`).
 Writes ``benchmarks/results/training_peer.json``.  Speed is inner steps a CPU second and worker, exchange and outer step
 included: other programs on the machine take time, but no CPU time of ours.
 """
@@ -17,25 +18,16 @@ import sys
 import tempfile
 import time
 import venv
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.peer_torchft import OUTER_MOMENTUM, OUTER_RATE, PeerTask
+from benchmarks.quality_methods import METHODS, Scenario, make_recipe
 from benchmarks.report import Row, write_report
 from training.core.layout import build_layout
-from training.core.recipe import (
-    Q15_ONE,
-    CodecKind,
-    CodecRecipe,
-    DataRecipe,
-    InnerRecipe,
-    ModelRecipe,
-    OuterRecipe,
-    Recipe,
-    RoundsRecipe,
-)
+from training.core.recipe import Recipe
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
 from training.recipes.writing import write_recipe
@@ -56,8 +48,15 @@ INSTALL_SECONDS, RUN_SECONDS = 300.0, 600.0
 NUM_WORKERS = 2
 """D: a core each."""
 
-FRAGMENTS, RANK = 10, 16
-"""F and r of our default."""
+OURS = {
+    "ours_classic": ("diloco_classic", "ours with the same outer steps, uncompressed, synchronous"),
+    "ours_default_adamw": (
+        "default_adamw",
+        "our default around the same AdamW: fragments in turn, 2-bit low rank",
+    ),
+    "ours_default": ("default", "our default: fragments in turn one round late, compressed, Muon inside, ramp"),
+}
+"""By row: the method, and what people read."""
 
 
 class NoPeer(Exception):
@@ -81,47 +80,18 @@ def main() -> None:
     parser.add_argument("--local-steps", type=int, default=20, help="H")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    common = make_common(options.steps, options.local_steps)
+    scenario = Scenario(
+        name="peer", methods=(), num_workers=NUM_WORKERS, num_steps=options.steps, local_steps=options.local_steps
+    )
+    recipes = {name: make_recipe(METHODS[method], scenario, 0) for name, (method, _) in OURS.items()}
+    common = recipes["ours_classic"]
     corpus = load_corpus(common.data)
     try:
         peer = run_peer(install_peer(), common, options.steps)
     except NoPeer as error:
         sys.exit(f"no peer on the same work: {error}")
-    classic = run_ours(common, corpus, options.steps)
-    default = run_ours(make_default(common), corpus, options.steps)
-    write_report("training_peer", make_rows(common, options.steps, peer, classic, default))
-
-
-def make_common(num_steps: int, local_steps: int) -> Recipe:
-    """Return the recipe of DiLoCo as published, uncompressed; the peer takes model, data, inner optimizer and H."""
-    return Recipe(
-        name="peer",
-        seed=0,
-        model=ModelRecipe(width=64, num_layers=3, num_heads=4, hidden=176, context=64),
-        data=DataRecipe(eval_windows=512),
-        inner=InnerRecipe(batch_size=8, learning_rate=0.004, warmup_steps=40),
-        codec=CodecRecipe(kind=CodecKind.NONE),
-        rounds=RoundsRecipe(
-            num_fragments=1, overlap=0, local_steps=local_steps, num_rounds=max(1, num_steps // local_steps)
-        ),
-        outer=OuterRecipe(
-            momentum_start_q15=round(OUTER_MOMENTUM * Q15_ONE),
-            momentum_end_q15=round(OUTER_MOMENTUM * Q15_ONE),
-            rate_start_q15=round(OUTER_RATE * Q15_ONE),
-            rate_end_q15=round(OUTER_RATE * Q15_ONE),
-        ),
-    )
-
-
-def make_default(common: Recipe) -> Recipe:
-    """Return our default: fragments in turn one round late, 2-bit low rank, the ramp."""
-    rounds = common.rounds
-    return replace(
-        common,
-        codec=CodecRecipe(kind=CodecKind.LOW_RANK_2BIT, rank=RANK),
-        outer=OuterRecipe(),
-        rounds=replace(rounds, num_fragments=FRAGMENTS, overlap=1, num_rounds=rounds.num_rounds * FRAGMENTS),
-    )
+    ours = {name: run_ours(recipe, corpus) for name, recipe in recipes.items()}
+    write_report("training_peer", make_rows(common, options.steps, peer, ours))
 
 
 def install_peer() -> Path:
@@ -156,7 +126,7 @@ def run_peer(python: Path, recipe: Recipe, num_steps: int) -> Run:
     return Run(loss=said["loss"], cpu_seconds=said["cpu_seconds"])
 
 
-def run_ours(recipe: Recipe, corpus: Corpus, num_steps: int) -> Run:
+def run_ours(recipe: Recipe, corpus: Corpus) -> Run:
     """Train by our rounds, both workers in turn; the sum that every worker computes is counted for one of them."""
     started = time.process_time()
     state, _ = simulate(recipe, corpus, NUM_WORKERS)
@@ -164,19 +134,16 @@ def run_ours(recipe: Recipe, corpus: Corpus, num_steps: int) -> Run:
     return Run(loss=evaluate_state(recipe, state, corpus), cpu_seconds=spent / NUM_WORKERS)
 
 
-def make_rows(recipe: Recipe, num_steps: int, peer: Run, classic: Run, default: Run) -> list[Row]:
+def make_rows(recipe: Recipe, num_steps: int, peer: Run, ours: dict[str, Run]) -> list[Row]:
     """Return losses and speeds side by side."""
     conditions = (
         f"{build_layout(recipe).num_parameters} parameters, D {NUM_WORKERS}, H {recipe.rounds.local_steps},"
         f" {num_steps} steps a worker, batch {recipe.inner.batch_size} x {recipe.model.context} bytes, seed 0,"
         f" {PEER}, fp32, outer Nesterov {OUTER_RATE} and {OUTER_MOMENTUM}"
     )
-    ours = {
-        "ours_classic": (classic, "ours with the same outer steps, uncompressed, synchronous"),
-        "ours_default": (default, f"our default: F {FRAGMENTS} one round late, 2-bit rank {RANK}, ramp"),
-    }
     rows = []
-    for name, (run, what) in ours.items():
+    for name, run in ours.items():
+        what = OURS[name][1]
         rows.append(
             Row(
                 name="peer_loss" if name == "ours_default" else f"peer_loss_{name}",
