@@ -44,7 +44,7 @@ from chain.core.transactions import restore_transaction
 from chain.core.types import Address, Hash, Height
 from chain.store_file import FILE_NAME, find_missing_end, has_file
 from chain.stored_records import decode_block, decode_log, decode_receipt, encode_block, encode_log, encode_receipt
-from chain.stored_states import UNKNOWN, ArchiveState, KnownState, SnapshotState, iterate_all, remember
+from chain.stored_states import UNKNOWN, ArchiveState, KnownState, SnapshotState, iterate_all, remember_all
 
 DATABASES = (
     b"meta",
@@ -414,8 +414,7 @@ class Store:
                 break
             except lmdb.MapFullError:
                 self._env.set_mapsize(self._env.info()["map_size"] * _GROWTH_FACTOR)
-        for key, value in candidate.changes:
-            remember(self._known, key, value)
+        remember_all(self._known, candidate.changes)
         self._begin_reading()
 
     def put_entries(self, entries: Sequence[Entry]) -> None:

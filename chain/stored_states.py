@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lmdb
@@ -65,18 +65,19 @@ class KnownState(SnapshotState):
         value: bytes | None = self._known.get(key, UNKNOWN)
         if value is UNKNOWN:
             value = super().get(key)
-            remember(self._known, key, value)
+            remember_all(self._known, ((key, value),))
         return value
 
 
-def remember(known: dict[bytes, bytes | None], key: bytes, value: bytes | None) -> None:
-    """Have ``known`` say what a key holds now."""
-    if value is not None and len(value) > MAX_KNOWN_VALUE_BYTES:
-        known.pop(key, None)
-        return
-    if len(known) >= MAX_KNOWN_KEYS:
-        known.clear()
-    known[key] = value
+def remember_all(known: dict[bytes, bytes | None], pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Have ``known`` say what keys hold now."""
+    for key, value in pairs:
+        if value is not None and len(value) > MAX_KNOWN_VALUE_BYTES:
+            known.pop(key, None)
+            continue
+        if len(known) >= MAX_KNOWN_KEYS:
+            known.clear()
+        known[key] = value
 
 
 class PastState:

@@ -16,7 +16,7 @@ fields, big-endian; calldata is named by its place, and what doesn't fit (an acc
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,14 @@ import msgpack
 
 from chain.abci.wire import encode_frame
 from chain.core.records import Transaction
-from chain.core.types import Address, Amount, Hash, Nonce
+from chain.core.types import Amount
 from da.core.types import Committee, Epoch, Seat, ShardIndex
 
 _RECORD = struct.Struct(">32s20sB20sBQQQII32s32s32s32s32s")
 """Hash, sender, 1 and target (0 without), type, nonce, gas limit, v, calldata's start and stop, value, max fee,
 priority fee, r, s."""
+
+_read_amount: Callable[..., Amount] = int.from_bytes  # type: ignore[assignment]
 
 Signed = tuple[bytes, bytes, bytes]
 """(ed25519 key, signature, message)."""
@@ -123,21 +125,21 @@ def decode_record(record: bytes, raw: bytes, chain_id: int) -> Transaction:
     fields: tuple[Any, ...] = _RECORD.unpack(record)
     digest, sender, has_target, to, kind, nonce, gas_limit, v, start, stop, value, max_fee, priority, r, s = fields
     return Transaction(
-        hash=Hash(digest),
+        hash=digest,
         raw=raw,
         type=kind,
         chain_id=chain_id,
-        sender=Address(sender),
-        nonce=Nonce(nonce),
-        to=Address(to) if has_target else None,
-        value=Amount(int.from_bytes(value, "big")),
+        sender=sender,
+        nonce=nonce,
+        to=to if has_target else None,
+        value=_read_amount(value, "big"),
         data=raw[start:stop],
         gas_limit=gas_limit,
-        max_fee=Amount(int.from_bytes(max_fee, "big")),
-        max_priority_fee=Amount(int.from_bytes(priority, "big")),
+        max_fee=_read_amount(max_fee, "big"),
+        max_priority_fee=_read_amount(priority, "big"),
         v=v,
-        r=int.from_bytes(r, "big"),
-        s=int.from_bytes(s, "big"),
+        r=_read_amount(r, "big"),
+        s=_read_amount(s, "big"),
     )
 
 

@@ -133,8 +133,8 @@ def _make_update(key: bytes, value: bytes | None) -> _Update:
     key_hash = _sha256(key).digest()
     if value is None:
         return int.from_bytes(key_hash, "big") << _HASH_BITS, None
-    value_hash = _sha256(value).digest()
-    return int.from_bytes(key_hash + value_hash, "big"), compute_leaf(key_hash, value_hash)
+    pair = key_hash + _sha256(value).digest()
+    return int.from_bytes(pair, "big"), _sha256(LEAF_PREFIX + pair).digest()
 
 
 def _apply(node: _Node, updates: list[_Update], start: int, stop: int, shift: int) -> _Node:
@@ -151,7 +151,9 @@ def _apply(node: _Node, updates: list[_Update], start: int, stop: int, shift: in
         left = _apply(left, updates, start, middle, shift - 1)
     if middle < stop:
         right = _apply(right, updates, middle, stop, shift - 1)
-    return _join(left, right)
+    if left is None or right is None:
+        return _join(left, right)
+    return _sha256(NODE_PREFIX + left[0] + right[0]).digest(), left, right
 
 
 def _merge_leaf(leaf: _Leaf | None, updates: list[_Update]) -> list[_Leaf]:
