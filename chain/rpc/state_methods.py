@@ -24,6 +24,7 @@ from chain.core.records import AccessList
 from chain.core.types import Address, Amount
 from chain.rpc.faults import CallFailed, CallRefused, CallTooLong, InvalidParams, Reverted
 from chain.rpc.heads import CallKey
+from chain.rpc.overrides import check_overrides, override
 from chain.rpc.session import Method, Session
 from chain.rpc.state_views import StateView, open_view
 from chain.rpc.tips import suggest_tip
@@ -128,13 +129,14 @@ def get_storage_at(session: Session, params: Params) -> str:
 def call(session: Session, params: Params) -> str:
     """eth_call; a call to an address without a contract returns no data, as on Ethereum."""
     params.at_most(4)
-    _refuse_overrides(params)
+    if params.raw(3, "block overrides", None):
+        raise InvalidParams("block overrides are not supported: leave them out")
     key = _make_key(params)
     known = session.head.answers.get(key) if key is not None else None
     if known is not None:
         return known
     request = parse_call(params.raw(0, "transaction"))
-    view = open_view(session, params, 1)
+    view = _open_overridden(session, params)
     shown = hex_data(_checked(_simulate(session, view, request, make_watch(EVM_SECONDS)), request).output)
     if key is not None and request.to in session.contracts:
         session.head.keep(key, shown)
@@ -145,7 +147,7 @@ def estimate_gas(session: Session, params: Params) -> str:
     """eth_estimateGas: a limit with which the transaction succeeds in the next block."""
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
-    view = open_view(session, params, 1)
+    view = _open_overridden(session, params)
     request = _cap_gas(session, view, request)
     try:
         estimate, result = compute_estimate(
@@ -170,7 +172,7 @@ def create_access_list(session: Session, params: Params) -> dict[str, Any]:
     """eth_createAccessList: what a call touches in the EVM, and what it would use with that list."""
     params.at_most(3)
     request = parse_call(params.raw(0, "transaction"))
-    view = open_view(session, params, 1)
+    view = _open_overridden(session, params)
     watch = make_watch(EVM_SECONDS)
     for _ in range(MAX_ACCESS_LIST_RUNS):
         result = _simulate(session, view, request, watch, is_traced=True)
@@ -227,16 +229,21 @@ def _suggest_tip(session: Session) -> int:
     return head.suggested_tip
 
 
-def _refuse_overrides(params: Params) -> None:
-    for index, name in ((2, "state overrides"), (3, "block overrides")):
-        if params.raw(index, name, None):
-            raise InvalidParams(f"{name} are not supported: leave them out")
+def _open_overridden(session: Session, params: Params) -> StateView:
+    """Return the state of the second parameter, with the third's accounts as the client wants them."""
+    view = open_view(session, params, 1)
+    chosen = check_overrides(params.raw(2, "state overrides", None), session.contracts)
+    if not chosen:
+        return view
+    return replace(view, state=override(view.state, chosen), deep_state=override(view.deep_state, chosen))
 
 
 def _make_key(params: Params) -> CallKey | None:
     """Return what makes two calls on the newest block the same, None for an unusual one."""
     transaction, block = params.raw(0, "transaction"), params.raw(1, "block", "latest")
     if not isinstance(transaction, dict) or not is_newest_tag(block) or not transaction.keys() <= _KEY_FIELDS:
+        return None
+    if params.raw(2, "state overrides", None):
         return None
     key = tuple(transaction.get(name) for name in _KEY_ORDER)
     return key if all(text is None or isinstance(text, str) for text in key) else None

@@ -27,7 +27,10 @@ scalars = (
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | texts
 )
 keys = st.sampled_from(
-    ["from", "to", "data", "input", "gas", "value", "address", "topics", "fromBlock", "toBlock", "blockHash"]
+    [
+        *("from", "to", "data", "input", "gas", "value", "address", "topics", "fromBlock", "toBlock", "blockHash"),
+        *("0x" + "12" * 20, "balance", "nonce", "code", "state", "stateDiff"),
+    ]
 )
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4), max_leaves=8

@@ -231,12 +231,58 @@ def test_a_view_is_answered_anew_at_each_block_and_for_each_caller(solo: Any) ->
     assert ask(solo.url, "eth_call", {**view, "gas": "0x5208"}, "latest")["error"]["code"] == -32000
 
 
-def test_overrides_are_refused_and_not_ignored(solo: Any) -> None:
-    for params in ([{"0x" + "00" * 20: {"balance": "0x1"}}], [None, {"number": "0x1"}]):
-        answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", *params)
-        assert answer["error"]["code"] == -32602
-        assert "overrides are not supported" in answer["error"]["message"]
-    assert result(solo.url, "eth_call", {"to": NOBODY}, "latest", {}) == "0x"
+def test_a_call_sees_accounts_as_the_client_wants_them(solo: Any) -> None:
+    """Slots, balances and code, none of which is so on the chain."""
+    rich, word = "0x" + "66" * 20, "0x" + "00" * 31 + "2a"
+    slot = "0x" + "00" * 31 + "01"
+    load = {"code": "0x6001545f5260205ff3"}  # PUSH1 1 SLOAD PUSH0 MSTORE PUSH1 32 PUSH0 RETURN
+    own = {"code": "0x475f5260205ff3"}  # SELFBALANCE
+    sender = {"code": "0x33315f5260205ff3"}  # CALLER BALANCE
+
+    def call(overrides: Any, **fields: Any) -> Any:
+        return result(solo.url, "eth_call", {"to": NOBODY, **fields}, "latest", overrides)
+
+    assert call({}) == "0x"
+    assert call({NOBODY: {**load, "stateDiff": {slot: word}}}) == word
+    assert call({NOBODY: {**load, "state": {slot: word}}}) == word
+    assert int(call({NOBODY: load}), 16) == 0
+    assert int(call({NOBODY: {**own, "balance": "0x2b"}}), 16) == 43
+    assert int(call({NOBODY: sender, rich: {"balance": "0x2c"}}, **{"from": rich}), 16) == 44
+    poor = ask(solo.url, "eth_call", {"to": NOBODY, "from": rich, "value": "0x5"}, "latest")
+    assert "insufficient funds" in poor["error"]["message"]
+    assert call({rich: {"balance": "0x5"}}, **{"from": rich, "value": "0x5"}) == "0x"
+    paid = {"to": NOBODY, "from": rich, "value": "0x5"}
+    assert int(result(solo.url, "eth_estimateGas", paid, "latest", {rich: {"balance": "0x5"}}), 16) == 21_000
+    listed = result(solo.url, "eth_createAccessList", {"to": NOBODY}, "latest", {NOBODY: load})
+    assert listed["accessList"] == [{"address": NOBODY, "storageKeys": [slot]}]
+    assert int(result(solo.url, "eth_getBalance", rich, "latest"), 16) == 0, "of this call only"
+    assert call(None) == "0x"
+    view = {"to": STAKING, "data": "0x" + selector("totalBonded()")}
+    bonded = result(solo.url, "eth_call", view, "latest")
+    assert result(solo.url, "eth_call", view, "latest", {STAKING: {"balance": "0x1"}}) == bonded
+
+
+def test_invalid_overrides_are_named(solo: Any) -> None:
+    for overrides, said in (
+        ([], "expected {address"),
+        ({NOBODY: 7}, "expected {address"),
+        ({"0x12": {}}, "has 1 bytes, expected 20"),
+        ({NOBODY: {"balanc": "0x1"}}, "unknown state override 'balanc', did you mean balance?"),
+        ({NOBODY: {"balance": 1}}, "balance is '1', expected a quantity"),
+        ({NOBODY: {"nonce": hex(2**64)}}, "nonce is"),
+        ({NOBODY: {"state": {}, "stateDiff": {}}}, "give one of them"),
+        ({NOBODY: {"stateDiff": {"0x1": "0x2"}}}, "two hex digits a byte"),
+        ({NOBODY: {"state": [1]}}, "expected {slot: value}"),
+        ({NOBODY: {"stateDiff": 1}}, "expected {slot: value}"),
+        ({STAKING: {"code": "0x00"}}, "only the balance can be overridden"),
+        ({"0x" + f"{n:040x}": {} for n in range(101)}, "101 accounts and 0 slots, at most 100 and 1000"),
+        ({NOBODY: {"state": {"0x" + f"{n:064x}": "0x" + "00" * 32 for n in range(1_001)}}}, "1001 slots"),
+    ):
+        answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", overrides)
+        assert answer["error"]["code"] == -32602, overrides
+        assert said in answer["error"]["message"]
+    answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", None, {"number": "0x1"})
+    assert "block overrides are not supported" in answer["error"]["message"]
 
 
 def selector(signature: str) -> str:
