@@ -21,7 +21,7 @@ from da.core.merkle import compute_num_leaves
 from da.core.types import BlobId, Committee, Height, Seat
 from da.counting import Traffic
 from da.links import SeatLinks
-from storage.core.accusation import is_own_fault
+from storage.core.accusation import Suspicion, is_own_fault
 from storage.core.errors import ShelfUnavailable, StorageError, UnknownShard
 from storage.core.repair import BlobFacts
 from storage.node.accuser import Accuser
@@ -150,14 +150,15 @@ class Auditor:
 
     async def _audit_leaves(self, subject: _Subject) -> dict[int, int]:
         """Ask each other seat that signed for one random leaf; return seat -> leaf of those that failed."""
-        failed: dict[int, int] = {}
-        for seat in subject.committee.seats[: subject.header.num_shards]:
-            if seat.key == self._work.key or not subject.facts.signers >> seat.index & 1:
-                continue
-            leaf = self._chance.randrange(subject.num_leaves)
-            if not await self._ask_leaf(subject, seat, leaf):
-                failed[seat.index] = leaf
-        return failed
+        seats = [
+            seat
+            for seat in subject.committee.seats[: subject.header.num_shards]
+            if seat.key != self._work.key and subject.facts.signers >> seat.index & 1
+        ]
+        leaves = [self._chance.randrange(subject.num_leaves) for _ in seats]
+        # All at once: one that stalls costs its deadline, and not that of each.
+        answers = await asyncio.gather(*(self._ask_leaf(subject, *asked) for asked in zip(seats, leaves, strict=True)))
+        return {seat.index: leaf for seat, leaf, is_good in zip(seats, leaves, answers, strict=True) if not is_good}
 
     async def _ask_leaf(self, subject: _Subject, seat: Seat, leaf: int) -> bool:
         """Tell whether a seat proves a leaf."""
@@ -181,21 +182,9 @@ class Auditor:
         """Ask all seats for the fold of their shard under fresh coefficients, and name the liars."""
         blob, header = subject.blob, subject.header
         nonce = self._chance.randbytes(NONCE_BYTES)
-        folds: dict[int, bytes] = {}
-        for seat in subject.committee.seats[: header.num_shards]:
-            try:
-                if seat.key == self._work.key:
-                    folds[seat.index] = await self._work.on_disk(fold_shard, self._work.engine, blob, seat.index, nonce)
-                else:
-                    folds[seat.index] = await fetch_fold(
-                        self._links.get_session(), seat, blob, header, nonce, deadline_seconds=DEADLINE_SECONDS
-                    )
-            except UnknownShard:
-                continue
-            except (ShelfUnavailable, OSError) as error:
-                log.warning("own shard %d of blob %s can't be read: %s", seat.index, blob.hex(), error)
-            except SeatFailed as failure:
-                log.info("no fold: %s", failure)
+        seats = subject.committee.seats[: header.num_shards]
+        answers = await asyncio.gather(*(self._get_fold(subject, seat, nonce) for seat in seats))
+        folds = {int(seat.index): fold for seat, fold in zip(seats, answers, strict=True) if fold is not None}
         verdict = judge_folds(header, folds)
         if not verdict.is_certain:
             return []
@@ -205,6 +194,23 @@ class Auditor:
         for seat in liars:
             self._blame(seat, blob, "its fold is off the code that the others span")
         return [seat for seat in liars if seat.key != self._work.key]
+
+    async def _get_fold(self, subject: _Subject, seat: Seat, nonce: bytes) -> bytes | None:
+        """Return the fold of a seat's shard, of the own one too; None where there is none."""
+        blob = subject.blob
+        try:
+            if seat.key == self._work.key:
+                return await self._work.on_disk(fold_shard, self._work.engine, blob, seat.index, nonce)
+            return await fetch_fold(
+                self._links.get_session(), seat, blob, subject.header, nonce, deadline_seconds=DEADLINE_SECONDS
+            )
+        except UnknownShard:
+            return None
+        except (ShelfUnavailable, OSError) as error:
+            log.warning("own shard %d of blob %s can't be read: %s", seat.index, blob.hex(), error)
+        except SeatFailed as failure:
+            log.info("no fold: %s", failure)
+        return None
 
     async def _find_bad_leaf(self, subject: _Subject, seat: Seat) -> int | None:
         """Return a leaf that a liar can't prove; None: the bad ones are too few to be hit."""
@@ -217,17 +223,20 @@ class Auditor:
     async def _ask_suspects_again(self, height: Height) -> None:
         """Ask suspects for the leaf that they failed to show; who shows it is none any more."""
         assert self.accuser is not None, "without an accuser nobody is suspected"
-        for item in self.accuser.suspicions[:MAX_SUSPECTS]:
-            subject = await self._open(item.blob, height)
-            is_bound = subject is not None and subject.facts.signers >> item.shard & 1
-            if (
-                subject is None
-                or not is_bound
-                or await self._ask_leaf(subject, subject.committee.seats[item.shard], item.leaf)
-            ):
+        suspects = self.accuser.suspicions[:MAX_SUSPECTS]
+        verdicts = await asyncio.gather(*(self._is_cleared(item, height) for item in suspects))
+        for item, is_cleared in zip(suspects, verdicts, strict=True):
+            if is_cleared:
                 self.accuser.clear(item.blob, item.shard)
             else:
                 self.accuser.note_failure(item.blob, item.shard, item.leaf, height)
+
+    async def _is_cleared(self, item: Suspicion, height: Height) -> bool:
+        """Tell whether a suspect shows the leaf that it failed to show, or need not any more."""
+        subject = await self._open(item.blob, height)
+        if subject is None or not subject.facts.signers >> item.shard & 1:
+            return True
+        return await self._ask_leaf(subject, subject.committee.seats[item.shard], item.leaf)
 
     def _blame(self, seat: Seat, blob: BlobId, reason: str) -> None:
         self.counts.faults[seat.url] += 1

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from da.blocking import BlobClient
+from da.codec import encode_blob
+from da.core.blob import encode_header
 from da.core.errors import FaultKind
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from storage.core.repair import BlobFacts, compute_window_end, plan_missing
-from storage.node import repairer
+from storage.node import auditor, repairer
 from storage.node.keys import ReceiptKey
 from storage.node.proofs import is_intact
 from storage.node.repairer import MAX_PAGES, Repairer
@@ -151,3 +153,53 @@ def test_what_too_few_list_is_not_asked_about() -> None:
     one, two = BlobId(bytes(32)), BlobId(bytes([1]) * 32)
     listed = {ShardIndex(0): [one, two], ShardIndex(1): [two]}
     assert plan_missing(listed, [], least_holders=2) == {two: (0, 1)}
+
+
+async def test_stallers_cost_an_audit_one_deadline_and_not_one_each(
+    lying: Any, open_engine: Any, make_shard: Any, keep: Any, chain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ReceiptKey(bytes(31) + b"\x05")
+    liars = [
+        lying.LyingStore(ReceiptKey(bytes(31) + bytes([number])), genesis_hash=GENESIS_HASH, habit=lying.Habit.STALL)
+        for number in range(20, 26)
+    ]
+    seats = [(key.public, "http://127.0.0.1:1"), *((liar.key.public, liar.url) for liar in liars)]
+    chain.committees = (make_committee(seats),)
+    encoded = encode_blob(random.Random(4).randbytes(30_000), num_data=3, num_shards=7, leaf_bytes=1024)
+    engine = open_engine()
+    offer = replace(
+        make_shard(b"x").offer,
+        blob=encoded.blob,
+        header=encoded.header,
+        header_bytes=encode_header(encoded.header),
+        shard_bytes=sum(map(len, encoded.shards[0])),
+        expiry=Height(90_000),
+    )
+    with engine.upload(offer) as upload:
+        upload.write(b"".join(encoded.shards[0]))
+        engine.commit(upload)
+    chain.facts = {
+        encoded.blob: BlobFacts(
+            blob=encoded.blob,
+            tier=Tier.HOT,
+            epoch=Epoch(1),
+            expiry=Height(90_000),
+            release=Height(90_000),
+            is_live=True,
+        )
+    }
+    monkeypatch.setattr(auditor, "DEADLINE_SECONDS", 0.6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            watch = ChainWatch(chain, threads, poll_seconds=60)
+            await watch.refresh()
+            work = Workplace(engine=engine, watch=watch, chain=chain, key=key.public, questions=threads, disk=threads)
+            made = auditor.Auditor(work, every_blocks=1, chance=random.Random(1))
+            started = time.monotonic()
+            await made._audit_round(Height(chain.height))
+            assert time.monotonic() - started < 6 * 0.6, "leaves, then folds: twice the deadline, not twelve times"
+            assert made.counts.leaves_failed == 6
+            await made._links.close()
+    finally:
+        for liar in liars:
+            liar.close()

@@ -91,7 +91,8 @@ class ContractParams:
     challenge_bond: int = WEI // 100
     """What a challenger risks, wei: it pays the node for its answer, which costs some 2 million gas."""
     challenge_blocks: int = 100
-    """Time to answer a challenge, blocks (30 s): a cold node reads the whole shard back first."""
+    """Time to answer a challenge, blocks (30 s), and one more for each that is open against the node: a cold node reads
+    the whole shard back first."""
     slash_percent: int = 20
     """Part of a node's bond that a lost shard costs."""
     payout_blocks: int = 100
