@@ -254,7 +254,7 @@ def test_a_call_sees_accounts_as_the_client_wants_them(solo: Any) -> None:
     paid = {"to": NOBODY, "from": rich, "value": "0x5"}
     assert int(result(solo.url, "eth_estimateGas", paid, "latest", {rich: {"balance": "0x5"}}), 16) == 21_000
     listed = result(solo.url, "eth_createAccessList", {"to": NOBODY}, "latest", {NOBODY: load})
-    assert listed["accessList"] == [{"address": NOBODY, "storageKeys": [slot]}]
+    assert listed["accessList"] == [{"address": NOBODY.lower(), "storageKeys": [slot]}]
     assert int(result(solo.url, "eth_getBalance", rich, "latest"), 16) == 0, "of this call only"
     assert call(None) == "0x"
     view = {"to": STAKING, "data": "0x" + selector("totalBonded()")}
