@@ -15,14 +15,14 @@ import typer
 from rich.markup import escape
 
 from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, DeadlinePassed, KeyFileError
-from contracts.bindings.failures import describe_failure
+from contracts.bindings.failures import SEPARATOR, describe_failure
 from contracts.bindings.version import add_version
 from da.core.errors import DataAvailabilityError, NotAFile
 from training.commands import checkpoint, data, keys, membership, plan, recipes, runs, simulation, status, watch
 from training.commands.asking import create_no_run
 from training.commands.output import STDERR
 from training.core.errors import TrainingError
-from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, Fatal, GaveUp, PayloadError, WorkerError
+from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, GaveUp, PayloadError, WorkerError
 
 INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -62,7 +62,8 @@ def main() -> None:
     except ContractError as error:
         if error.name == "UnknownRun" and "run" in error.fields:
             _fail(create_no_run(error.fields["run"]), EXIT_FATAL)
-        _fail(Fatal(f"the contract refused: {error.text}"), EXIT_FATAL)
+        step = "" if SEPARATOR in error.text else f"{SEPARATOR}see `trainer run show` and `trainer status`"
+        _fail(ValueError(f"the contract refused: {error.text}{step}"), EXIT_FATAL)
     except (KeyFileError, BindingError, TrainingError) as error:
         _fail(error, EXIT_FATAL)
     except (NotAFile, OSError) as error:

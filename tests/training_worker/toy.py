@@ -154,7 +154,7 @@ class ToyRules:
         try:
             theta, counted = json.loads(b"".join(part[1:] for part in parts))
         except (ValueError, TypeError) as error:
-            raise StateUnavailable(f"parts are malformed: {error}") from error
+            raise StateUnavailable(f"parts are malformed: {error}", next_step="take another checkpoint") from error
         return ToyState(theta, tuple(tuple(item) for item in counted))
 
     def settle(

@@ -135,5 +135,5 @@ def _to_bytes(address: str) -> bytes:
     except ValueError as error:
         raise Fatal(f"{address!r} is no address", next_step="name 20 bytes in hex, 0x...") from error
     if len(raw) != 20:
-        raise Fatal(f"{address!r} has {len(raw)} bytes, an address has 20")
+        raise Fatal(f"{address!r} has {len(raw)} bytes, an address has 20", next_step="name 20 bytes in hex, 0x...")
     return raw

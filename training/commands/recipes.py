@@ -64,4 +64,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise Fatal(f"{path} can't be read: {error.strerror}") from error
+        raise Fatal(f"{path} can't be read: {error.strerror}", next_step="name a config.json of a model") from error

@@ -156,7 +156,10 @@ def create(
                 f"--allow {address!r} is no address", next_step="give 0x and 40 hex digits: trainer keys show FILE"
             )
     if min_members > max_members:
-        raise Fatal(f"--min-members {min_members} is more than --max-members {max_members}")
+        raise Fatal(
+            f"--min-members {min_members} is more than --max-members {max_members}",
+            next_step="lower the one, or raise the other",
+        )
     is_allow_listed = bool(allow) or allow_listed
     reward_wei = parse_amount(reward if reward is not None else DEFAULT_REWARD if is_allow_listed else "0")
     if reward_wei and not is_allow_listed:

@@ -28,7 +28,7 @@ from training.group.worker import GroupWorker
 from training.inner import Precision
 from training.local import LocalWorker
 from training.memory import check_devices, describe_needs, plan_needs, read_free_bytes
-from training.worker.errors import Fatal, StateUnavailable, WorkerStateDamaged
+from training.worker.errors import ANOTHER_CHECKPOINT, Fatal, StateUnavailable, WorkerStateDamaged
 
 LOG = logging.getLogger("trainer")
 
@@ -107,7 +107,7 @@ class EngineRules:
         try:
             return decode_parts(self.recipe, parts)
         except StatePartError as error:
-            raise StateUnavailable(str(error)) from error
+            raise StateUnavailable(str(error), next_step=ANOTHER_CHECKPOINT) from error
 
     def settle(
         self, state: CanonicalState, round_index: int, payloads: Sequence[bytes], *, rank: int, local_steps: int

@@ -18,14 +18,18 @@ EXIT_OK = 0
 EXIT_FATAL = 2
 EXIT_GAVE_UP = 3
 
+SEE_STORES = "see `storage stat` for the nodes; try again when enough of them answer"
+ANOTHER_CHECKPOINT = "name an earlier one: trainer checkpoint list, then --version"
+"""Next steps where no agreed state came."""
+
 
 class WorkerError(Exception):
     """Base of everything that ends a worker with a message."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, next_step: str = "") -> None:
-        """Keep the message and what the person should do next."""
+    def __init__(self, message: str, *, next_step: str) -> None:
+        """Keep the message and what the person should do next: nobody is left without (case 31)."""
         super().__init__(message)
         self.message = message
         self.next_step = next_step

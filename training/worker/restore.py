@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.types import Checkpoint, RunInfo
-from training.worker.errors import GenesisMismatch, PayloadError, StateUnavailable
+from training.worker.errors import ANOTHER_CHECKPOINT, SEE_STORES, GenesisMismatch, PayloadError, StateUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules
 from training.worker.trace import EventKind, Trace
 
@@ -75,16 +75,17 @@ def restore_version(
             try:
                 part = payloads.get(blob, max_bytes=MAX_PART_BYTES)
             except PayloadError as error:
-                raise StateUnavailable(f"checkpoint {version}, part {index}: {error}") from error
+                raise StateUnavailable(f"checkpoint {version}, part {index}: {error}", next_step=SEE_STORES) from error
             span.num_bytes = len(part)
         parts.append(part)
     try:
         state = rules.decode_parts(parts)
     except StateUnavailable as error:
-        raise StateUnavailable(f"checkpoint {version}: {error.message}") from error
+        raise StateUnavailable(f"checkpoint {version}: {error.message}", next_step=error.next_step) from error
     root = state.root()
     if root != checkpoint.root:
         raise StateUnavailable(
-            f"checkpoint {version}: its parts have root {root.hex()}, the chain's is {checkpoint.root.hex()}"
+            f"checkpoint {version}: its parts have root {root.hex()}, the chain's is {checkpoint.root.hex()}",
+            next_step=ANOTHER_CHECKPOINT,
         )
     return state, version
