@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import address_of, create_key
+from contracts.bindings.sender import Sender
 from storage import cli
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -132,6 +134,40 @@ def test_leases_archives_and_challenges(devnet: dict[str, Any], tmp_path: Path, 
     assert json.loads(call("stat", one["blob"], *chain))["state"] == "RELEASED"
     assert [blob["blob"] for blob in json.loads(call("ls", *paying))["blobs"]] == [two["blob"]]
     wait_until(lambda: sum(s["income"]["earned_wei"] or 0 for s in get_statuses(devnet)) > 0, "seats are paid", 60.0)
+
+
+def test_a_flood_of_challenges_costs_an_honest_node_nothing(
+    devnet: dict[str, Any], tmp_path: Path, wait_until: Any
+) -> None:
+    """Six in one block against one node: each has a block more than the one before, and all are answered."""
+    chain = ("--json", "--chain", devnet["rpc_urls"][0])
+    key = tmp_path / "accuser.key"
+    private_key = create_key(key)
+    call_localnet("fund", address_of(private_key), "--home", devnet["home"])
+    blobs = []
+    for number in range(6):
+        (tmp_path / "file").write_bytes(os.urandom(30_000 + number))
+        stored = json.loads(call("put", str(tmp_path / "file"), "--key-file", str(key), "--blocks", "5000", *chain))
+        blobs.append(bytes.fromhex(stored["blob"][2:]))
+    client = ChainClient(devnet["rpc_urls"])
+    infos = [client.storage.blob(blob) for blob in blobs]
+    counts = {seat: sum(info.signers >> seat & 1 for info in infos) for seat in range(4)}
+    seat = max(counts, key=counts.__getitem__)
+    accused = [blob for blob, info in zip(blobs, infos, strict=True) if info.signers >> seat & 1]
+    before = sum(status["audits"]["challenges_answered"] for status in get_statuses(devnet))
+    sender, bond = Sender(client, private_key), client.storage.node_terms().challenge_bond
+    signed = [sender.sign("Storage", "challenge", blob, seat, 7, value=bond, gas=500_000) for blob in accused]
+    outcomes = [sender.wait(sender.broadcast(raw), raw=raw) for raw in signed]
+    due = [int(outcome.event("ChallengeOpened").fields["due_height"]) - outcome.height for outcome in outcomes]
+    assert all(blocks >= 100 for blocks in due)
+    wait_until(
+        lambda: sum(s["audits"]["challenges_answered"] for s in get_statuses(devnet)) == before + len(accused),
+        "all are answered",
+        60.0,
+    )
+    assert not any(client.storage.challenges_of(node.operator) for node in client.storage.committee(infos[0].epoch))
+    assert [status["income"]["bond_wei"] for status in get_statuses(devnet)] == [10**18] * 4
+    client.close()
 
 
 def get_statuses(devnet: dict[str, Any]) -> list[dict[str, Any]]:
