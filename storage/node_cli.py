@@ -86,6 +86,10 @@ def start(
         int | None, typer.Option(min=-1, max=65535, help="Port for shards over plain TCP; 0 a free one, -1 none.")
     ] = None,
     capacity: Annotated[str, typer.Option(help="Bytes to give, e.g. 10GB.")] = "10GB",
+    ram: Annotated[
+        Path | None, typer.Option(help="Folder of a memory file system (tmpfs) where temporary shards lie.")
+    ] = None,
+    ram_bytes: Annotated[str, typer.Option(help="What may lie there; the rest goes to the home.")] = "1GiB",
     key_file: Annotated[Path | None, typer.Option(help="The operator's key; made in the home if missing.")] = None,
     keep_free: Annotated[str, typer.Option(help="Bytes that stay free on the filesystem.")] = "64MiB",
     funds_deadline: Annotated[float, typer.Option(help="Seconds to wait for funds to register.")] = 300.0,
@@ -120,6 +124,8 @@ def start(
             bulk_port=_choose_bulk_port(bulk_port, advertise),
             capacity_bytes=parse_size(capacity),
             floor_bytes=parse_size(keep_free),
+            ram=ram,
+            ram_bytes=parse_size(ram_bytes),
             funds_deadline_seconds=funds_deadline,
             rejoins=rejoins,
             cold_bucket=cold_bucket or None,

@@ -42,6 +42,10 @@ class NodeConfig:
     """URL of the bucket for cold shards, e.g. ``s3://bucket/prefix``; None: append segments in the home."""
     cold_bucket_options: tuple[tuple[str, str], ...] = ()
     """What overrides the environment for the bucket: endpoint, region, ..."""
+    ram: Path | None = None
+    """Folder of a memory file system for temporary shards; None: they lie in the home like the others."""
+    ram_bytes: int = 1 << 30
+    """What may lie there; the rest goes to the home."""
     repair_bytes_per_second: int = 64 << 20
     """What repair may read from others."""
     scrub_bytes_per_second: int | None = 32 << 20

@@ -2,7 +2,7 @@
 
     <home>/staging/<random>.part                  bytes on their way in; removed at start
     <home>/shards/<2 hex>/<blob hex>.<i>.terms    what was promised, see core/records.py
-    <home>/shards/<2 hex>/<blob hex>.<i>.shard    the bytes
+    <home>/shards/<2 hex>/<blob hex>.<i>.shard    the bytes, or a link to them on a memory file system, see ram.py
     <home>/small/{synced,written}/                small shards that came in batches, see small.py
     <home>/segments/                              bytes of cold shards, where no bucket has them (shelf.py)
     <home>/quarantine/                            files that are not what they say; for a person to look at
@@ -14,20 +14,24 @@ terms are renamed first and deleted last.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex, Tier
-from storage.core.errors import MalformedRecord
+from storage.core.errors import DiskFull, MalformedRecord
 from storage.core.records import ShardTerms, decode_terms, encode_terms
 from storage.node.body import FileReader, MemoryReader, ShardReader
+from storage.node.ram import RamFolder, find_target
 from storage.node.room import refuse_when_full
 from storage.node.segments import SegmentShelf
 from storage.node.shelf import Shelf
 from storage.node.small import SmallShards
+
+log = logging.getLogger(__name__)
 
 COPY_BYTES = 4 << 20
 """Copied at once when a shard changes its medium."""
@@ -57,12 +61,13 @@ class FoundShard:
 class StagingFile:
     """Bytes on their way in: ``write`` any number of times, then ``Disk.publish`` or ``discard``."""
 
-    def __init__(self, path: Path, *, synced_bytes: int = 0) -> None:
-        """Create the file; so many bytes of it will be synced.
+    def __init__(self, path: Path, *, synced_bytes: int = 0, release: Callable[[], None] = lambda: None) -> None:
+        """Create the file; so many bytes of it will be synced. ``release`` gives back what was set aside for it.
 
         Raises: DiskFull when the filesystem has no room for a name.
         """
         self.path = path
+        self._release: Callable[[], None] | None = release
         self._synced_bytes = synced_bytes
         self._allocated_bytes = 0
         with refuse_when_full():
@@ -110,14 +115,18 @@ class StagingFile:
         """Close and remove the file, if it's still there."""
         self.close()
         self.path.unlink(missing_ok=True)
+        if self._release is not None:
+            self._release()
+            self._release = None
 
 
 class Disk:
     """The directories of one home."""
 
-    def __init__(self, home: Path, *, shelf: Shelf | None = None) -> None:
+    def __init__(self, home: Path, *, shelf: Shelf | None = None, ram: RamFolder | None = None) -> None:
         """Make the directories where they are missing; cold shards lie on ``shelf``, by default in segments."""
         self.home = home
+        self._ram = ram
         self.shelf: Shelf = shelf if shelf is not None else SegmentShelf(home / "segments")
         self._staging = home / "staging"
         self._shards = home / "shards"
@@ -137,11 +146,27 @@ class Disk:
 
     def create_staging(self, *, synced_bytes: int = 0) -> StagingFile:
         """Return a new file in the staging directory; so many bytes of it will be synced."""
-        return StagingFile(self._staging / f"{secrets.token_hex(16)}.part", synced_bytes=synced_bytes)
+        return StagingFile(self._name_staging(), synced_bytes=synced_bytes)
+
+    def _name_staging(self) -> Path:
+        return self._staging / f"{secrets.token_hex(16)}.part"
+
+    def create_temporary_staging(self, num_bytes: int) -> StagingFile:
+        """Return a new file for a body that nobody syncs: in memory, where there is room for it."""
+        reserved = self._ram.reserve(num_bytes) if self._ram is not None else None
+        if reserved is None:
+            return self.create_staging()
+        path, release = reserved
+        try:
+            return StagingFile(path, release=release)
+        except (OSError, DiskFull) as error:
+            release()
+            log.warning("the memory file system takes nothing, the home does: %s", error)
+            return self.create_staging()
 
     def clear_staging(self) -> int:
         """Remove what a former process left half-written; return how many files."""
-        count = 0
+        count = self._ram.clear(self._shards) if self._ram is not None else 0
         for path in self._staging.iterdir():
             path.unlink()
             count += 1
@@ -149,6 +174,10 @@ class Disk:
 
     def publish(self, staged: StagingFile, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Give a complete staging file its name; with ``is_synced``, the name survives a power cut too."""
+        if is_synced and self._is_in_ram(staged.path):
+            staged.close()
+            self._copy_home(staged.path, blob, terms)
+            return
         self.small.delete(blob, terms.shard)
         self._write_terms(blob, terms, is_synced=is_synced)
         body = self.get_body_path(blob, terms.shard)
@@ -156,11 +185,49 @@ class Disk:
         if terms.tier is Tier.COLD:
             _sync_directory(body.parent)
             self.shelf.put(blob, terms.shard, staged.path)
-            body.unlink(missing_ok=True)
+            self._remove_body(body)
             return
-        os.rename(staged.path, body)
+        if self._ram is not None and self._is_in_ram(staged.path):
+            self._ram.publish(staged.path, body, self._name_staging())
+            return
+        self._replace_body(staged.path, body)
         if is_synced:
             _sync_directory(body.parent)  # the names of both
+
+    def _copy_home(self, source: Path, blob: BlobId, terms: ShardTerms) -> None:
+        """Publish, synced, a body that came into memory and turns out to be promised for longer."""
+        with source.open("rb") as file:
+            staged = self.create_staging(synced_bytes=terms.shard_bytes)
+            try:
+                while chunk := file.read(COPY_BYTES):
+                    staged.write(chunk)
+                staged.sync()
+                self.publish(staged, blob, terms, is_synced=True)
+            finally:
+                staged.discard()
+
+    def _is_in_ram(self, path: Path) -> bool:
+        return self._ram is not None and self._ram.has(path)
+
+    def _replace_body(self, source: Path, body: Path) -> None:
+        """Give a file the name of a body, and remove what a link of that name led to."""
+        target = find_target(body)
+        os.rename(source, body)
+        if target is not None:
+            self._remove_target(target)
+
+    def _remove_body(self, body: Path) -> None:
+        """Remove a body, wherever it lies; one that is not there is no error."""
+        target = find_target(body)
+        if target is not None:
+            self._remove_target(target)
+        body.unlink(missing_ok=True)
+
+    def _remove_target(self, target: Path) -> None:
+        if self._ram is not None and self._ram.has(target):
+            self._ram.remove(target)
+        else:  # of a memory file system that is not in the settings any more
+            target.unlink(missing_ok=True)
 
     def save_terms(self, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Write or replace the terms beside a shard, whole or not at all.
@@ -197,6 +264,9 @@ class Disk:
         if self._is_small(blob, shard):
             return  # saving its terms as synced moves it to the synced database, bytes and all
         path = self.get_body_path(blob, shard)
+        if find_target(path) is not None:
+            self._copy_home(path, blob, self.load_terms(blob, shard))
+            return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fdatasync(fd)
@@ -211,7 +281,7 @@ class Disk:
 
     def drop_file(self, blob: BlobId, shard: ShardIndex) -> None:
         """Remove the file of a shard that the shelf has."""
-        self.get_body_path(blob, shard).unlink(missing_ok=True)
+        self._remove_body(self.get_body_path(blob, shard))
 
     def move_from_shelf(self, blob: BlobId, shard: ShardIndex) -> None:
         """Copy a shard from the shelf into a file of its own, durably; it stays there until ``drop_from_shelf``.
@@ -287,12 +357,15 @@ class Disk:
         """
         if self._is_cold(blob, shard):
             self.shelf.delete(blob, shard)
-        self.get_body_path(blob, shard).unlink(missing_ok=True)
+        self._remove_body(self.get_body_path(blob, shard))
         self._get_path(blob, shard, "terms").unlink(missing_ok=True)
         self.small.delete(blob, shard)
 
     def delete_terms(self, blob: BlobId, shard: ShardIndex) -> None:
-        """Remove terms that have no shard."""
+        """Remove terms that have no shard, and a link that leads nowhere."""
+        body = self.get_body_path(blob, shard)
+        if not body.exists():
+            body.unlink(missing_ok=True)
         self._get_path(blob, shard, "terms").unlink(missing_ok=True)
 
     def quarantine(self, blob: BlobId, shard: ShardIndex) -> None:
@@ -302,7 +375,9 @@ class Disk:
         self.small.delete(blob, shard)
         for suffix in ("shard", "terms"):
             path = self._get_path(blob, shard, suffix)
-            if path.exists():
+            if find_target(path) is not None:
+                self._remove_body(path)  # nobody wants to look at memory
+            elif path.exists():
                 os.rename(path, self._quarantine / f"{path.name}.{secrets.token_hex(4)}")
         files = sorted(
             (item for item in self._quarantine.iterdir() if item.is_file()), key=lambda item: item.stat().st_ctime_ns
@@ -324,7 +399,7 @@ class Disk:
                 yield FoundShard(
                     blob=key[0],
                     shard=key[1],
-                    body_bytes=None if body is None else body.stat().st_size,
+                    body_bytes=None if body is None or not body.exists() else body.stat().st_size,
                     has_terms=f"{stem}.terms" in names,
                 )
 

@@ -40,6 +40,7 @@ from storage.node.health import DiskHealth
 from storage.node.index import DEFAULT_MAP_BYTES, Index
 from storage.node.losses import Losses
 from storage.node.promises import Promises
+from storage.node.ram import RamFolder
 from storage.node.room import refuse_when_full
 from storage.node.shelf import Shelf
 from storage.node.small import SmallShard
@@ -68,13 +69,14 @@ class StoreEngine:
         trace: Trace | None = None,
         fault: Fault = no_fault,
         shelf: Shelf | None = None,
+        ram: RamFolder | None = None,
         certify_seconds: float = 0.0,
     ) -> None:
         """Open ``home``; call ``storage.node.reconcile.reconcile`` before serving.
 
         For ``certify_seconds`` after a promise no lease that was given back before ends it.
         """
-        self.disk = Disk(home, shelf=shelf)
+        self.disk = Disk(home, shelf=shelf, ram=ram)
         self.losses = Losses()
         self.health = DiskHealth()
         self.promises = Promises(certify_seconds)
@@ -138,7 +140,11 @@ class StoreEngine:
 
         self._record("admitted", offer)
         try:
-            staged = self.disk.create_staging(synced_bytes=offer.shard_bytes if _is_synced(offer.tier) else 0)
+            staged = (
+                self.disk.create_staging(synced_bytes=offer.shard_bytes)
+                if _is_synced(offer.tier)
+                else self.disk.create_temporary_staging(offer.shard_bytes)
+            )
             try:
                 yield Upload(offer, staged, self._fault, hold)
             finally:

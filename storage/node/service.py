@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from storage.core.accusation import AccusationPolicy
-from storage.core.errors import AddressTaken
+from storage.core.errors import AddressTaken, StorageError
 from storage.node.accuser import Accuser
 from storage.node.answerer import Answerer
 from storage.node.auditor import Auditor
@@ -32,6 +32,7 @@ from storage.node.daemon_thread import DaemonThread
 from storage.node.engine import StoreEngine
 from storage.node.homes import bind_home, lock_home
 from storage.node.keys import ReceiptKey
+from storage.node.ram import RamFolder
 from storage.node.reconcile import Reconciliation, reconcile
 from storage.node.registration import Registration, RegistrationPort, RegistrationState, ensure_registered
 from storage.node.repairer import Repairer
@@ -109,6 +110,7 @@ class _Node:
             fault=fault,
             certify_seconds=config.certify_seconds,
             shelf=open_shelf(config.cold_bucket, config.cold_bucket_options),
+            ram=_open_ram(config),
         )
         found = reconcile(self._engine, is_new_boot=is_new_boot(config.home))
         note_boot(config.home)
@@ -313,6 +315,22 @@ def open_shelf(bucket: str | None, options: tuple[tuple[str, str], ...]) -> Shel
     from storage.node.bucket import open_bucket  # obstore takes its time to load, and most nodes have no bucket
 
     return open_bucket(bucket, config=dict(options))
+
+
+def _open_ram(config: NodeConfig) -> RamFolder | None:
+    """Return where temporary shards lie; None: in the home.
+
+    Raises: StorageError when there can be no such folder.
+    """
+    if config.ram is None:
+        return None
+    try:
+        return RamFolder(config.ram, config.home, max_bytes=config.ram_bytes)
+    except OSError as error:
+        raise StorageError(
+            f"no folder for temporary shards in {config.ram}: {error.strerror}; "
+            "next: name one that may be written to, on a memory file system, or leave --ram out"
+        ) from error
 
 
 def _make_accuser(port: ChallengePort | None, policy: AccusationPolicy | None) -> Accuser | None:

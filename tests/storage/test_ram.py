@@ -1,0 +1,265 @@
+"""Temporary shards in memory: what fits lies there, what does not goes to the home, and no promise gets weaker."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from da.core.types import Height, ShardIndex, Tier
+from storage.core.errors import DiskFull
+from storage.core.expiry import GRACE_BLOCKS
+from storage.node import disk as disk_module
+from storage.node.collector import collect
+from storage.node.config import NodeConfig
+from storage.node.engine import StoreEngine
+from storage.node.proofs import is_intact
+from storage.node.ram import RamFolder
+from storage.node.reconcile import reconcile
+
+SEAT = ShardIndex(0)
+BODY_BYTES = 100_000
+MAX_BYTES = 250_000
+"""Room for two bodies."""
+
+Open = Callable[..., StoreEngine]
+
+
+@pytest.fixture
+def open_ram(tmp_path: Path) -> Any:
+    """Open the home with a memory folder, or without one; the one opened before is closed, as if it were killed."""
+    opened: list[StoreEngine] = []
+
+    def start(*, has_ram: bool = True, max_bytes: int = MAX_BYTES) -> StoreEngine:
+        while opened:
+            opened.pop().close()
+        home = tmp_path / "home"
+        ram = RamFolder(tmp_path / "ram", home, max_bytes=max_bytes) if has_ram else None
+        engine = StoreEngine(home, capacity_bytes=1 << 30, floor_bytes=0, map_bytes=1 << 22, ram=ram)
+        reconcile(engine)
+        opened.append(engine)
+        return engine
+
+    yield start
+    while opened:
+        opened.pop().close()
+
+
+def make_bodies(make_shard: Any, count: int, tier: Tier = Tier.TEMPORARY) -> list[Any]:
+    return [make_shard(random.Random(seed).randbytes(BODY_BYTES), tier=tier) for seed in range(count)]
+
+
+def get_used(tmp_path: Path) -> int:
+    """Return the bytes that lie in memory, as the file system says."""
+    return sum(path.stat().st_size for path in (tmp_path / "ram").rglob("*") if path.is_file())
+
+
+def is_in_ram(engine: StoreEngine, shard: Any) -> bool:
+    return engine.disk.get_body_path(shard.offer.blob, SEAT).is_symlink()
+
+
+def check_counts(engine: StoreEngine, tmp_path: Path) -> None:
+    ram = engine.disk._ram
+    assert ram is not None
+    assert ram.get_used_bytes() == get_used(tmp_path)
+
+
+def test_what_fits_lies_in_memory_and_the_rest_at_home(
+    open_ram: Any, make_shard: Any, keep: Any, tmp_path: Path
+) -> None:
+    engine, shards = open_ram(), make_bodies(make_shard, 4)
+    for shard in shards:
+        keep(engine, shard)
+    assert [is_in_ram(engine, shard) for shard in shards] == [True, True, False, False]
+    assert get_used(tmp_path) == 2 * BODY_BYTES
+    for shard in shards:
+        assert is_intact(engine, shard.offer.blob, SEAT)
+        assert engine.get_record(shard.offer.blob, SEAT).shard_bytes == BODY_BYTES
+    check_counts(engine, tmp_path)
+
+
+def test_room_comes_back_when_shards_end(open_ram: Any, make_shard: Any, keep: Any, tmp_path: Path) -> None:
+    engine, shards = open_ram(), make_bodies(make_shard, 4)
+    for shard in shards[:2]:
+        keep(engine, shard)
+
+    class Released:
+        def get_release_heights(self, blobs: Any) -> Any:
+            return (0,) * len(blobs)
+
+        get_signed_heights = get_release_heights
+
+    height = Height(1_000 + GRACE_BLOCKS)
+    assert collect(engine, Released(), height) == 2  # type: ignore[arg-type]
+    assert get_used(tmp_path) == 0
+    for shard in shards[2:]:
+        keep(engine, shard)
+        assert is_in_ram(engine, shard)
+    check_counts(engine, tmp_path)
+
+
+def test_uploads_under_way_count_and_give_back(open_ram: Any, make_shard: Any, keep: Any, tmp_path: Path) -> None:
+    engine, shards = open_ram(), make_bodies(make_shard, 3)
+    with ExitStack() as stack:
+        uploads = [stack.enter_context(engine.upload(shard.offer)) for shard in shards]
+        assert [engine.disk._is_in_ram(upload.staged.path) for upload in uploads] == [True, True, False]
+    check_counts(engine, tmp_path)
+    assert get_used(tmp_path) == 0
+    keep(engine, shards[2])
+    assert is_in_ram(engine, shards[2])
+
+
+@pytest.mark.parametrize("has_ram", [True, False])
+def test_a_killed_process_loses_nothing_whatever_the_settings_are_then(
+    open_ram: Any, make_shard: Any, keep: Any, tmp_path: Path, has_ram: bool
+) -> None:
+    engine, shards = open_ram(), make_bodies(make_shard, 3)
+    for shard in shards:
+        keep(engine, shard)
+    (engine.disk._ram.path / "0123.part").write_bytes(b"half a body")  # type: ignore[union-attr]
+    (engine.disk._ram.path / f"{bytes(32).hex()}.0.shard").write_bytes(b"no link leads here")  # type: ignore[union-attr]
+    engine = open_ram(has_ram=has_ram)
+    for shard in shards:
+        assert is_intact(engine, shard.offer.blob, SEAT)
+    if has_ram:
+        assert get_used(tmp_path) == 2 * BODY_BYTES
+        check_counts(engine, tmp_path)
+    else:
+        blob = shards[0].offer.blob
+        engine.disk.delete(blob, SEAT)
+        assert not any(blob.hex() in path.name for path in tmp_path.rglob("*"))
+
+
+def test_a_power_cut_takes_what_lay_in_memory_and_it_is_named(
+    open_ram: Any, make_shard: Any, keep: Any, tmp_path: Path
+) -> None:
+    engine, shards = open_ram(), make_bodies(make_shard, 3)
+    hot = make_shard(b"hot" * 1_000, tier=Tier.HOT)
+    for shard in (*shards, hot):
+        keep(engine, shard)
+    for path in engine.disk._ram.path.iterdir():  # type: ignore[union-attr]
+        path.unlink()
+    engine.close()
+    engine = StoreEngine(tmp_path / "home", capacity_bytes=1 << 30, floor_bytes=0, map_bytes=1 << 22)
+    found = reconcile(engine, is_new_boot=True).get_findings()
+    assert found == {"terms_removed": 2, "lost": 2, "lost_blobs": found["lost_blobs"]}, found
+    assert is_intact(engine, shards[2].offer.blob, SEAT)
+    assert is_intact(engine, hot.offer.blob, SEAT)
+    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_symlink()]
+    assert reconcile(engine).get_findings() == {}
+    engine.close()
+
+
+@pytest.mark.parametrize("tier", [Tier.HOT, Tier.COLD])
+def test_what_is_promised_for_longer_comes_home_synced(
+    open_ram: Any,
+    make_shard: Any,
+    keep: Any,
+    with_terms: Any,
+    tmp_path: Path,
+    tier: Tier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, (shard,) = open_ram(), make_bodies(make_shard, 1)
+    keep(engine, shard)
+    synced: list[int] = []
+    real = os.fdatasync
+    monkeypatch.setattr(disk_module.os, "fdatasync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd)))
+    assert engine.renew(with_terms(shard, tier=tier, expiry=Height(2_000)).offer)
+    assert max(synced) >= BODY_BYTES
+    assert not is_in_ram(engine, shard)
+    assert get_used(tmp_path) == 0
+    assert is_intact(engine, shard.offer.blob, SEAT)
+    check_counts(engine, tmp_path)
+
+
+def test_a_lost_hot_shard_that_comes_as_a_temporary_one_stays_at_home(
+    open_ram: Any, make_shard: Any, keep: Any, with_terms: Any, tmp_path: Path
+) -> None:
+    engine, (shard,) = open_ram(), make_bodies(make_shard, 1, Tier.HOT)
+    keep(engine, shard)
+    engine.disk.get_body_path(shard.offer.blob, SEAT).unlink()
+    keep(engine, with_terms(shard, tier=Tier.TEMPORARY))
+    assert not is_in_ram(engine, shard)
+    assert is_intact(engine, shard.offer.blob, SEAT)
+    assert get_used(tmp_path) == 0
+    check_counts(engine, tmp_path)
+
+
+def test_damage_in_memory_is_taken_out_and_its_room_with_it(
+    open_ram: Any, make_shard: Any, keep: Any, tmp_path: Path
+) -> None:
+    engine, (shard,) = open_ram(), make_bodies(make_shard, 1)
+    keep(engine, shard)
+    engine.quarantine(shard.offer.blob, SEAT)
+    assert get_used(tmp_path) == 0
+    keep(engine, shard)
+    assert is_in_ram(engine, shard)
+    check_counts(engine, tmp_path)
+
+
+def test_a_memory_file_system_that_takes_nothing_leaves_the_home(
+    open_ram: Any, make_shard: Any, keep: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Full though its numbers say otherwise, then gone altogether."""
+    engine, shards = open_ram(), make_bodies(make_shard, 2)
+    real = os.open
+
+    def refuse(path: Any, *args: Any, **kwargs: Any) -> int:
+        if "/ram/" in str(path) and args[0] & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_module.os, "open", refuse)
+        keep(engine, shards[0])
+    assert not is_in_ram(engine, shards[0])
+    check_counts(engine, tmp_path)
+    engine.disk._ram.path.rmdir()  # type: ignore[union-attr]
+    keep(engine, shards[1])
+    assert not is_in_ram(engine, shards[1])
+
+
+@pytest.mark.parametrize("name", ["write", "symlink", "rename"])
+def test_no_room_in_the_middle_is_a_refusal_that_leaves_nothing(
+    open_ram: Any, make_shard: Any, keep: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    engine, (shard,) = open_ram(), make_bodies(make_shard, 1)
+    real = getattr(os, name)
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if name != "rename" or str(args[1]).endswith(".shard"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, refuse)
+        with pytest.raises(DiskFull):
+            keep(engine, shard)
+    assert get_used(tmp_path) == 0
+    check_counts(engine, tmp_path)
+    assert engine.index.get(shard.offer.blob, SEAT) is None
+    keep(engine, shard)
+    assert is_in_ram(engine, shard)
+
+
+def test_two_homes_share_a_memory_file_system(tmp_path: Path, make_shard: Any, keep: Any) -> None:
+    (shard,) = make_bodies(make_shard, 1)
+    for name in ("one", "two"):
+        ram = RamFolder(tmp_path / "ram", tmp_path / name, max_bytes=MAX_BYTES)
+        engine = StoreEngine(tmp_path / name, capacity_bytes=1 << 30, floor_bytes=0, map_bytes=1 << 22, ram=ram)
+        assert reconcile(engine).get_findings() == {}
+        keep(engine, shard)
+        engine.close()
+    assert get_used(tmp_path) == 2 * BODY_BYTES
+
+
+def test_settings_say_where(tmp_path: Path) -> None:
+    config = NodeConfig(home=tmp_path, host="127.0.0.1", port=0, capacity_bytes=1 << 20)
+    assert (config.ram, config.ram_bytes) == (None, 1 << 30)
