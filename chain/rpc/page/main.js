@@ -72,7 +72,7 @@ function setTheme(name) {
   at("theme").title = `Colours: ${name || "as the system has them"}`;
 }
 
-at("tabs").append(...Object.entries(TABS).map(([name, title]) => make("a", {href: "#" + name, id: "tab-" + name, role: "tab", "aria-controls": name}, title)));
+at("tabs").append(...Object.entries(TABS).map(([name, title]) => make("a", {href: "#" + name, id: "tab-" + name, role: "tab", "aria-controls": name}, title.split(" ")[0], make("span", {class: "more"}, title.replace(/^\S+/, "")))));
 addEventListener("hashchange", showTab);
 at("lookup").addEventListener("submit", event => { event.preventDefault(); find(at("query").value); });
 at("dismiss").addEventListener("click", () => { at("found").hidden = true; });
