@@ -63,9 +63,9 @@ its checks are answered, so what waits here may hold up a block, by about a seco
 REMINDER_SECONDS = 0.5
 """After which a check that pends is looked at again, told or not."""
 
-COLLECTOR_THRESHOLDS = (20_000, 20, 50)
+COLLECTOR_THRESHOLDS = (100_000, 20, 50)
 """Of the cycle collector: a block makes some ten objects a transaction that live to its end and are in no cycle, and
-looking through them again and again took a fifth of FinalizeBlock."""
+looking through them again and again took a fifth of FinalizeBlock.  What is in cycles waits in some 20 MB at most."""
 
 
 _DRAINED_BYTES = 1 << 18

@@ -85,11 +85,7 @@ READABLE = [
     function.inputs
     for contract in (TRAINING, STORAGE, STAKING)
     for function in contract.functions
-    if function.inputs
-    and all(
-        not field.is_array and not isinstance(field.kind, Struct) and field.kind != "string"
-        for field in function.inputs
-    )
+    if function.inputs and all(not field.is_array and not isinstance(field.kind, Struct) for field in function.inputs)
 ]
 
 

@@ -2,7 +2,7 @@
 
 eth_abi looks at types and words anew in each call: 50 microseconds for the arguments of ``commit``, 4 here.  It stays
 the judge: what isn't laid out as ``encoder`` lays it out, to the byte, is left to it, with all that can be wrong, and
-so are strings, structs and arrays.  Invariant: what is read here, eth_abi reads alike.
+so are structs and arrays.  Invariant: what is read here, eth_abi reads alike.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _ReadWord = Callable[[bytes], Any]
 def make_reader(fields: Sequence[Field]) -> Read:
     """Return what reads a tuple of the declared types."""
     words = [_make_word_reader(field) for field in fields]
-    if not all(word is not None or _is_bytes(field) for word, field in zip(words, fields, strict=True)):
+    if not all(word is not None or _is_behind(field) for word, field in zip(words, fields, strict=True)):
         return _read_nothing
+    are_text = [field.kind == "string" for field in fields]
     head_bytes = _WORD_BYTES * len(fields)
 
     def read(data: bytes) -> tuple[Any, ...] | None:
@@ -35,7 +36,7 @@ def make_reader(fields: Sequence[Field]) -> Read:
         values: list[Any] = []
         if len(data) < head_bytes:
             return None
-        for start, read_word in zip(range(0, head_bytes, _WORD_BYTES), words, strict=True):
+        for start, read_word, is_text in zip(range(0, head_bytes, _WORD_BYTES), words, are_text, strict=True):
             word = data[start : start + _WORD_BYTES]
             if read_word is not None:
                 value = read_word(word)
@@ -43,6 +44,7 @@ def make_reader(fields: Sequence[Field]) -> Read:
                 value = _read_bytes(data, tail) if int.from_bytes(word, "big") == tail else None
                 if value is not None:
                     tail += _WORD_BYTES + len(value) + -len(value) % _WORD_BYTES
+                    value = _read_text(value) if is_text else value
             if value is None:
                 return None
             values.append(value)
@@ -51,8 +53,9 @@ def make_reader(fields: Sequence[Field]) -> Read:
     return read
 
 
-def _is_bytes(field: Field) -> bool:
-    return field.kind == "bytes" and not field.is_array
+def _is_behind(field: Field) -> bool:
+    """Tell a value that stands behind the words, which say where."""
+    return field.kind in ("bytes", "string") and not field.is_array
 
 
 def _make_word_reader(field: Field) -> _ReadWord | None:
@@ -95,6 +98,13 @@ def _read_bytes(data: bytes, start: int) -> bytes | None:
     if end > len(data) or data[stop:end] != _NO_BYTES[: end - stop]:
         return None
     return data[payload:stop]
+
+
+def _read_text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _read_nothing(data: bytes) -> None:
