@@ -219,9 +219,9 @@ class Disk:
     def _remove_body(self, body: Path) -> None:
         """Remove a body, wherever it lies; one that is not there is no error."""
         target = find_target(body)
-        if target is not None:
-            self._remove_target(target)
         body.unlink(missing_ok=True)
+        if target is not None:  # what dies in between leaves a body that no link names, which is removed at start
+            self._remove_target(target)
 
     def _remove_target(self, target: Path) -> None:
         if self._ram is not None and self._ram.has(target):

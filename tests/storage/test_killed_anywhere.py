@@ -21,15 +21,21 @@ from storage.node.collector import collect
 from storage.node.doctor import diagnose
 from storage.node.engine import StoreEngine
 from storage.node.proofs import is_intact
+from storage.node.ram import RamFolder
 from storage.node.reconcile import reconcile
 
 SEAT = ShardIndex(0)
-CALLS = ("open", "write", "pwrite", "fdatasync", "fsync", "rename", "mkdir", "unlink", "ftruncate")
+CALLS = ("open", "write", "pwrite", "fdatasync", "fsync", "rename", "mkdir", "unlink", "ftruncate", "symlink")
 BODY = random.Random(8).randbytes(60_000)
 
 
+IN_MEMORY = "-ram"
+"""Ends the names of homes whose temporary shards lie in memory."""
+
+
 def open_engine(home: Path) -> StoreEngine:
-    return StoreEngine(home, capacity_bytes=1 << 30, floor_bytes=0, map_bytes=1 << 20)
+    ram = RamFolder(home.parent, home, max_bytes=1 << 20) if home.name.endswith(IN_MEMORY) else None
+    return StoreEngine(home, capacity_bytes=1 << 30, floor_bytes=0, map_bytes=1 << 20, ram=ram)
 
 
 def put(engine: StoreEngine, shard: Any, keep: Any) -> None:
@@ -54,6 +60,9 @@ OPERATIONS: dict[str, Operation] = {
     "cold to hot": (Tier.COLD, Tier.HOT, put),
     "hot for longer": (Tier.HOT, Tier.HOT, put),
     "small temporary to hot": (Tier.TEMPORARY, Tier.HOT, put_batch),
+    "put temporary in memory": (None, Tier.TEMPORARY, put),
+    "temporary to hot in memory": (Tier.TEMPORARY, Tier.HOT, put),
+    "temporary to cold in memory": (Tier.TEMPORARY, Tier.COLD, put),
 }
 
 
@@ -97,6 +106,9 @@ def check_home(home: Path, *, num_lost: int = 0) -> StoreEngine:
     assert found.lost <= num_lost, found
     assert reconcile(engine).get_findings() == {}
     assert diagnose(engine).get_advice() == []
+    if home.name.endswith(IN_MEMORY):
+        ram = RamFolder(home.parent, home, max_bytes=0).path
+        assert set(ram.iterdir()) == {path.resolve() for path in home.rglob("*.shard") if path.is_symlink()}
     return engine
 
 
@@ -108,7 +120,7 @@ def test_killed_before_any_call_of_an_operation(
     number, has_died = 0, True
     while has_died:
         number += 1
-        home = tmp_path / str(number)
+        home = tmp_path / f"{number}{IN_MEMORY if 'in memory' in name else ''}"
         first = make_shard(BODY, tier=after if before is None else before, expiry=500)
         if before is not None:
             engine = open_engine(home)
@@ -137,15 +149,15 @@ def test_killed_before_any_call_of_an_operation(
     assert number > 1, "it changes the disk somewhere"
 
 
-@pytest.mark.parametrize("tier", list(Tier))
+@pytest.mark.parametrize(("tier", "ending"), [*((tier, "") for tier in Tier), (Tier.TEMPORARY, IN_MEMORY)])
 def test_killed_before_any_call_of_the_collector(
-    tmp_path: Path, make_shard: Any, keep: Any, chain: Any, tier: Tier
+    tmp_path: Path, make_shard: Any, keep: Any, chain: Any, tier: Tier, ending: str
 ) -> None:
     """Whatever was not deleted is deleted after the restart, and nothing that lives goes with it."""
     number, has_died = 0, True
     while has_died:
         number += 1
-        home = tmp_path / str(number)
+        home = tmp_path / f"{number}{ending}"
         engine = open_engine(home)
         dead = make_shard(BODY, tier=tier, expiry=500)
         live = make_shard(BODY[1:], tier=tier, expiry=9_000)
