@@ -166,6 +166,15 @@ def test_nothing_is_said_of_a_certificate_that_is_not_whole(certificate: dict[st
     assert signed == ()
 
 
+def test_nothing_is_said_of_a_seat_that_the_committee_lacks() -> None:
+    small = Committee(epoch=Epoch(3), seats=COMMITTEE.seats[:3])
+    terms = Terms(chain_id=CHAIN_ID, genesis_hash=GENESIS_HASH, committees={3: small})
+    (message,) = FrameReader().feed(compute_answer(terms, 1, [sign_commit(make_certificate())]))
+    _, records, signed = decode_answer(message)
+    assert records[0]
+    assert signed == ()
+
+
 def test_memory_of_signatures_is_bounded() -> None:
     key, signature = KEYS[0].public_key().public_bytes_raw(), KEYS[0].sign(b"first")
     receipt._VERDICTS.clear()
