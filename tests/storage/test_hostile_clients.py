@@ -203,7 +203,7 @@ def test_a_process_without_descriptors_goes_on_when_it_has_some(town: Town, wait
     soft, hard = resource.prlimit(town.process.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(town.process.pid, resource.RLIMIT_NOFILE, (town.process.num_fds() + 60, hard))
     try:
-        with opened(town.http_port, 250):
+        with opened(town.http_port, 150):
 
             def is_answered() -> bool:
                 with suppress(OSError):
