@@ -16,8 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -112,16 +112,32 @@ def measure_network(data: bytes, rates_8_4: Rates, repeat: int) -> list[Row]:
         rows += measure_write("disperse_ram_bulk_2of4", route, data, Tier.TEMPORARY)[1]
         rows.append(measure_small(narrow, bulk))
     reference = next(row.value for row in rows if row.name == "disperse_ram_bulk")
-    if mounter and small_pages:
-        with run_fleet(small_pages) as fleet, BlobClient() as bulk:
-            code = f"8+4, 12 seats on 4 nodes, {small_pages} with pages of 4 KiB, over bulk"
-            route = make_route(bulk, fleet.seat(12, 1), 8, rates_8_4, code)
-            peer = ("disperse_ram_bulk", reference)
-            rows += measure_write("disperse_ram_small_pages", route, data, Tier.TEMPORARY, peer=peer)[1]
-    with run_fleet(None) as fleet, BlobClient() as bulk:
-        code = f"8+4 over 4 nodes, fdatasync before each receipt, under {tempfile.gettempdir()}"
-        route = make_route(bulk, fleet.seat(12, 1), 8, rates_8_4, code)
-        rows += measure_write("disperse_disk_bulk", route, data, Tier.HOT, peer=("disperse_ram_bulk", reference))[1]
+    return [*rows, *measure_media(data, route, rates_8_4, reference, mounter, small_pages)]
+
+
+def measure_media(
+    data: bytes, route: Route, rates: Rates, reference: float, mounter: Sequence[str], small_pages: Path | None
+) -> list[Row]:
+    """Return the rows of 8+4 over bulk where the bytes lie elsewhere; their peer is ``reference``, homes in memory."""
+    media = [(Tier.HOT, "disk_bulk", f"fdatasync before each receipt, {tempfile.gettempdir()}", run_fleet(None))]
+    if small_pages:
+        media.append((Tier.TEMPORARY, "ram_small_pages", f"{small_pages}, pages of 4 KiB", run_fleet(small_pages)))
+    if mounter:
+        what = "homes on disk, temporary bodies on tmpfs with huge pages (--ram)"
+        media.append((Tier.TEMPORARY, "ram_tier", what, run_fleet(None, mounter=mounter, has_ram=True)))
+    rows = []
+    for tier, name, what, started in media:
+        with started as fleet, BlobClient() as client:
+            there = replace(
+                route,
+                fleet=fleet,
+                client=client,
+                committee=fleet.seat(12, 1),
+                num_data=8,
+                rates=rates,
+                code=f"8+4, 12 seats on 4 nodes, {what}, over bulk",
+            )
+            rows += measure_write(f"disperse_{name}", there, data, tier, peer=("disperse_ram_bulk", reference))[1]
     return rows
 
 

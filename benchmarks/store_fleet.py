@@ -69,21 +69,29 @@ class Fleet:
 
 @contextmanager
 def run_fleet(
-    parent: Path | None, num_nodes: int = 4, host: str = "127.0.0.1", *, mounter: Sequence[str] = ()
+    parent: Path | None,
+    num_nodes: int = 4,
+    host: str = "127.0.0.1",
+    *,
+    mounter: Sequence[str] = (),
+    has_ram: bool = False,
 ) -> Iterator[Fleet]:
     """Start nodes with their homes under ``parent`` (None: the system's place), and end them and their bytes.
 
-    With a ``mounter``, each home is a memory file system of huge pages.
+    With a ``mounter``, each home is a memory file system of huge pages; or, with ``has_ram``, only the folder where
+    temporary shards lie.
     """
     root = Path(tempfile.mkdtemp(prefix="archipelago-bench-", dir=parent))
     processes: list[subprocess.Popen[str]] = []
     try:
         chain = root / "chain.json"
         for index in range(num_nodes):
-            home = root / f"node{index}"
+            home, ram = root / f"node{index}", root / f"ram{index}"
             home.mkdir()
-            prefix = [*mounter, str(home)] if mounter else []
+            ram.mkdir()
+            prefix = [*mounter, str(ram if has_ram else home)] if mounter else []
             command = [*prefix, sys.executable, "-c", START, str(home), str(chain), host]
+            command += [str(ram)] if has_ram else []
             with (root / f"node{index}.log").open("w") as log:
                 processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
         yield Fleet(

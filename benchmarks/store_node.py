@@ -1,6 +1,6 @@
 """A real storage node in a process of its own, for benchmarks, over a chain that is a JSON file.
 
-``main()`` with the arguments HOME CHAIN.json [HOST]; prints one line of JSON with URL and key when it listens.
+``main()`` with the arguments HOME CHAIN.json [HOST [RAM]]; prints one line of JSON with URL and key when it listens.
 The chain file says ``{"genesis": hex, "height": n, "epoch": n, "seats": [{"key": hex, "url": text}],
 "codes": [[k, n]]}`` and may appear later.
 """
@@ -74,6 +74,8 @@ def main() -> None:
         port=0,
         capacity_bytes=CAPACITY_BYTES,
         extra_codes=((8, 12),),
+        ram=Path(sys.argv[4]) if len(sys.argv) > 4 else None,
+        ram_bytes=CAPACITY_BYTES,
     )
 
     def report(url: str) -> None:
