@@ -11,10 +11,10 @@ WINDOW_SECONDS = 0.2
 """Between two judgements; the first one that finds much to do comes as soon as that is known."""
 BUSY_PER_SECOND = 500
 """Transactions: below that the application alone is a twentieth busy with them."""
-MAX_WAITING_SHARE = 0.75
-"""Of the time in which this thread could run, that it waits for a processor.  Measured on two cores: about a half with
-one validator and its load, 0.7 to 0.9 with four, where another process only takes from the other validators (some 5 %
-of a transfer, for the way there and back)."""
+MAX_WAITING_SHARE = 0.65
+"""Of the time in which this thread could run, that it waits for a processor, over some windows.  Measured on two cores:
+about a half with one validator and its load, 0.7 to 0.9 with four, where another process only takes from the other
+validators: a transfer then costs a fifth more of all their time."""
 
 _SCHEDSTAT = Path("/proc/self/schedstat")
 """Linux: nanoseconds on a processor, nanoseconds waiting for one, of the main thread."""
@@ -23,7 +23,16 @@ _SCHEDSTAT = Path("/proc/self/schedstat")
 class Busyness:
     """Judges anew in each window, by the one before."""
 
-    __slots__ = ("_clock", "_num_processors", "_number", "_read_times", "_start", "_times", "is_worthwhile")
+    __slots__ = (
+        "_clock",
+        "_num_processors",
+        "_number",
+        "_read_times",
+        "_start",
+        "_times",
+        "_waiting_share",
+        "is_worthwhile",
+    )
 
     def __init__(
         self,
@@ -39,6 +48,7 @@ class Busyness:
         self._start = clock()
         self._number = 0
         self._times = self._read_times()
+        self._waiting_share = 0.0
         self.is_worthwhile = False
 
     def note(self, number: int) -> None:
@@ -51,9 +61,10 @@ class Busyness:
             return
         running, waiting = self._read_times()
         ran, waited = running - self._times[0], waiting - self._times[1]
-        is_starved = waited > MAX_WAITING_SHARE * (ran + waited)
+        if ran + waited > 0:
+            self._waiting_share = (self._waiting_share + waited / (ran + waited)) / 2
         is_busy = self._number > BUSY_PER_SECOND * seconds
-        self.is_worthwhile = is_busy and not is_starved and self._num_processors > 1
+        self.is_worthwhile = is_busy and self._waiting_share <= MAX_WAITING_SHARE and self._num_processors > 1
         self._start, self._number, self._times = now, 0, (running, waiting)
 
 

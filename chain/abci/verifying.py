@@ -30,14 +30,18 @@ log = logging.getLogger(__name__)
 COMMAND = (sys.executable, "-m", "chain.abci.verifier")
 WAIT_SECONDS = 0.2
 """Without an answer, after which what was asked for is computed in place; an answer takes a few milliseconds."""
+REST_SECONDS = (1.0, 30.0)
+"""In which it isn't asked after that: there is no processor for it, and what it does late was done twice.  Doubles up
+to the second, and starts again after REST_ANSWERS in time."""
+REST_ANSWERS = 1_000
 HUNG_SECONDS = 5.0
 """Without an answer, after which it is killed and another one started."""
 STOP_SECONDS = 1.0
 """For it to end once its socket is closed."""
 RESTART_SECONDS = (1.0, 60.0)
 """Before another one is started; doubles up to the second while none answers."""
-MAX_ASKED = 4_096
-"""Transactions that wait for verdicts: 0.2 s of its work.  More are computed in place."""
+MAX_ASKED = 8_192
+"""Transactions that wait for verdicts: 0.3 s of its work.  More are computed in place."""
 MAX_BATCH = 32
 """Transactions that are answered together, after a millisecond or two."""
 MAX_SENT = 2
@@ -148,6 +152,10 @@ class Verifier:
         """At the timer's last look."""
         self._silent_since = 0.0
         self._is_late = False
+        self._rest = REST_SECONDS[0]
+        self._rest_until = 0.0
+        self._num_in_time = 0
+        """Answers since it was late."""
         self._timer: asyncio.TimerHandle | None = None
         self._pause = RESTART_SECONDS[0]
         self._start_at = 0.0
@@ -187,7 +195,7 @@ class Verifier:
             return
         pending = self._pending
         new = [raw for raw in transactions if raw not in pending]
-        if terms is None or self._is_late or len(pending) + len(new) > MAX_ASKED:
+        if terms is None or self._is_late or self._is_resting() or len(pending) + len(new) > MAX_ASKED:
             return
         if not new:
             return
@@ -243,6 +251,9 @@ class Verifier:
         self._busyness.note(number)
         return self._busyness.is_worthwhile
 
+    def _is_resting(self) -> bool:
+        return time.monotonic() < self._rest_until
+
     def _send_gathered(self) -> None:
         process, terms = self._process, self._terms
         if process is None or terms is None:
@@ -278,6 +289,9 @@ class Verifier:
             raise ValueError(f"an answer to batch {number}, which wasn't asked for")
         _, chain_id, transactions = self._batches.popleft()
         self._pause = RESTART_SECONDS[0]
+        self._num_in_time += not self._is_late
+        if self._num_in_time == REST_ANSWERS:
+            self._rest = REST_SECONDS[0]
         is_current = self._terms is not None and self._terms.chain_id == chain_id
         for raw, record in zip(transactions, records, strict=True):
             self._pending.discard(raw)
@@ -304,6 +318,9 @@ class Verifier:
                 return
             if not self._is_late:
                 self._is_late = True
+                self._rest_until = time.monotonic() + self._rest
+                self._rest = min(2 * self._rest, REST_SECONDS[1])
+                self._num_in_time = 0
                 self._pending.clear()
                 self._gathered.clear()
                 self._resume()
