@@ -35,6 +35,7 @@ from chain.light_client import read_moment
 from chain.ports import is_free, split_address
 from chain.settings import InvalidSettings, load_settings
 from chain.store import Reader, StoreBroken, StoreError, StoreMissing, read_map_usage
+from chain.store_file import can_be_read
 from chain.supervisor import LOG_NAME, fetch_status
 
 MIN_FREE_BYTES = 256 << 20
@@ -42,6 +43,8 @@ MIN_FREE_BYTES = 256 << 20
 COMFORTABLE_FREE_BYTES = 4 << 30
 MAX_MAP_PERCENT = 90
 """The map grows when a quarter of it is left (`chain.store`): above this it could not."""
+MAX_READ_BYTES = 1 << 30
+"""Of a database that is read whole: some seconds."""
 MAX_CLOCK_SKEW_SECONDS = 1.0
 """CometBFT takes block times from the validators' clocks; more makes proposals late or early."""
 STALE_BLOCK_SECONDS = 30.0
@@ -68,7 +71,7 @@ def examine(
     findings += check_settings(home)
     findings += check_key_files(home)
     findings += check_disk(home)
-    findings += check_database(home)
+    findings += check_database(home, is_running=pid is not None)
     findings += check_app_and_core(home)
     if pid is None:
         findings += check_ports(home, rpc_listen)
@@ -163,8 +166,11 @@ def check_disk(home: Path, free_bytes: int | None = None) -> Iterator[Finding]:
         yield ok("disk", text)
 
 
-def check_database(home: Path) -> Iterator[Finding]:
-    """Look how full the LMDB map is, and whether the disk lets it grow."""
+def check_database(home: Path, *, is_running: bool = False) -> Iterator[Finding]:
+    """Look how full the LMDB map is, whether the disk lets it grow, and whether all of it can be read.
+
+    A running node writes meanwhile, and a large database takes long: of those the last is not asked.
+    """
     try:
         used, size = read_map_usage(home / "app")
     except StoreMissing:
@@ -172,6 +178,10 @@ def check_database(home: Path) -> Iterator[Finding]:
         return
     except StoreBroken as error:
         what, _, step = str(error).partition("; next: ")
+        yield problem("database", what, step)
+        return
+    if not is_running and used <= MAX_READ_BYTES and not can_be_read(home / "app"):
+        what, _, step = str(StoreBroken(home / "app", ValueError("pages of it are damaged"))).partition("; next: ")
         yield problem("database", what, step)
         return
     percent = 100 * used / size

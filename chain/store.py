@@ -105,6 +105,19 @@ class StoreBroken(StoreError):
         self.directory = directory
 
 
+DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.BadTxnError)
+"""What LMDB raises over pages that hold something else than they should; a full disk is none of it."""
+
+
+@contextmanager
+def naming_damage(directory: Path) -> Iterator[None]:
+    """Turn what LMDB says of a damaged database into StoreBroken."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise StoreBroken(directory, error) from error
+
+
 class StoreTruncated(StoreBroken):
     """The end of the database's file is missing."""
 
@@ -325,16 +338,18 @@ class Reader:
         self._env = _open_environment(
             directory, readonly=True, max_dbs=len(DATABASES), max_readers=_MAX_READERS, readahead=False
         )
+        self._directory = directory
         self._databases = _open_databases(self._env, directory, is_writer=False)
         self._is_free = Condition()
         self._num_open = 0
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Open a consistent view of the newest block."""
+        """Open a consistent view of the newest block; raises StoreBroken for what can't be read of it."""
         transaction = self._begin()
         try:
-            yield Snapshot(transaction, self._databases)
+            with naming_damage(self._directory):
+                yield Snapshot(transaction, self._databases)
         finally:
             transaction.abort()
             with self._is_free:
@@ -561,6 +576,9 @@ def _open_databases(env: lmdb.Environment, directory: Path, *, is_writer: bool) 
     except lmdb.NotFoundError as error:
         env.close()
         raise StoreMissing(directory) from error
+    except DAMAGE as error:
+        env.close()
+        raise StoreBroken(directory, error) from error
 
 
 def _encode_height(height: int) -> bytes:

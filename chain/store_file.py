@@ -63,7 +63,7 @@ def find_missing_end(directory: Path) -> ShortFile | None:
             got_bytes = os.fstat(file.fileno()).st_size
     except OSError:
         return None
-    if got_bytes >= expected_bytes or _can_be_read(directory):
+    if got_bytes >= expected_bytes or can_be_read(directory):
         return None
     return ShortFile(expected_bytes=expected_bytes, got_bytes=got_bytes)
 
@@ -85,7 +85,7 @@ def _read_expected_bytes(file: BinaryIO) -> int:
     return (newest[1] + 1) * page_bytes
 
 
-def _can_be_read(directory: Path) -> bool:
-    """Say whether another process comes to the end of all that is in use."""
+def can_be_read(directory: Path) -> bool:
+    """Say whether another process comes to the end of all that is in use; nobody may write meanwhile."""
     command = [sys.executable, "-I", "-c", _PROBE, str(directory)]
     return subprocess.run(command, capture_output=True, timeout=PROBE_SECONDS, check=False).returncode == 0

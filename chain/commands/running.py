@@ -16,7 +16,7 @@ from chain.cometbft import find_cometbft
 from chain.commands.options import DEFAULT_HOME, FIRST_PORT, Home, Json, configure_logging, parse_address
 from chain.home import Listening, load_chain_id
 from chain.settings import load_settings
-from chain.store import Store
+from chain.store import Store, naming_damage
 from chain.supervisor import LOG_NAME, NodePlan, Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +58,12 @@ def abci(
     fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Run the application alone; CometBFT connects to its socket."""
+    configure_logging()
+    with naming_damage(home / "app"):
+        _run_application(home, socket, fault)
+
+
+def _run_application(home: Path, socket: Path | None, fault: str) -> None:
     from chain.abci.application import ChainApplication
     from chain.abci.faults import parse_fault
     from chain.abci.metrics import FILE_NAME, MeteredApplication
@@ -66,7 +72,6 @@ def abci(
     from chain.snapshots import SnapshotDirectory, SnapshotMaker
     from chain.system import CONTRACTS, process_system_genesis
 
-    configure_logging()
     settings = load_settings(home)
     store = Store(home / "app")
     maker: SnapshotMaker | None = None

@@ -31,7 +31,7 @@ from chain.doctor import (
 from chain.findings import Finding, Level
 from chain.home import Addresses, create_network, hold_home
 from chain.ports import find_free_port
-from chain.store import Store
+from chain.store import Reader, Store, StoreBroken
 from chain.system import CONTRACTS, process_system_genesis
 
 NOW = 1_800_000_000.0
@@ -161,6 +161,41 @@ def test_a_database_whose_end_is_missing_is_named(home: Path, app_state: dict[st
         )
         assert ended.returncode == 1, "not by a signal"
         assert f"its end is missing\nnext:  remove {home}/app" in ended.stderr
+
+
+def test_damage_anywhere_is_named_and_never_a_crash(home: Path, app_state: dict[str, Any]) -> None:
+    """Each page in turn holds something else: it is not in use, or what reads it says so."""
+    store = Store(home / "app")
+    driver = Driver(ChainApplication(store, CONTRACTS, process_system_genesis), app_state)
+    driver.init_chain()
+    driver.block([])
+    store.close()
+    path = home / "app" / "data.mdb"
+    whole = path.read_bytes()
+    said: list[str] = []
+    for start in range(2 * 4096, len(whole), 4096):
+        path.write_bytes(whole[:start] + b"\xff" * 4096 + whole[start + 4096 :])
+        try:
+            with Reader(home / "app") as reader, reader.snapshot() as snapshot:
+                assert snapshot.height == 1
+                assert snapshot.genesis_info().chain_id == "test-chain"
+                assert [each is not None for each in map(snapshot.block, range(2))] == [True, True]
+                assert len(list(snapshot.iterate_entries())) > 10
+        except StoreBroken as error:
+            said.append(str(error))
+    assert len(said) > 2
+    assert all("MDB_" in each and "next: remove" in each for each in said)
+    start = whole.rindex(b"a/")  # in a leaf of the state
+    damaged = start // 4096 * 4096
+    path.write_bytes(whole[:damaged] + b"\xff" * 4096 + whole[damaged + 4096 :])
+    (found,) = check_database(home)
+    assert found.level is Level.PROBLEM
+    assert "pages of it are damaged" in found.what
+    assert check_database_levels(home, is_running=True) == [Level.OK], "not while it is written"
+
+
+def check_database_levels(home: Path, *, is_running: bool) -> list[Level]:
+    return [each.level for each in check_database(home, is_running=is_running)]
 
 
 def test_a_file_that_lacks_only_what_nobody_reads_is_whole(home: Path, app_state: dict[str, Any]) -> None:
