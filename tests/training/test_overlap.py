@@ -18,6 +18,7 @@ from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus
 from training.evaluation import gather_samples
+from training.inner import InnerLoop
 from training.local import LocalWorker
 from training.models.gpt import Gpt, compute_loss
 from training.muon import orthogonalise
@@ -199,6 +200,24 @@ def test_muon_makes_a_matrix_orthogonal() -> None:
         values = torch.linalg.svdvals(orthogonalise(torch.randn((3, *shape), generator=generator)))
         assert 0.3 < float(values.min()) <= float(values.max()) < 1.4
     assert not orthogonalise(torch.zeros(1, 4, 6)).any()
+
+
+def test_the_recipe_says_how_long_muon_remembers(make_recipe: RecipeMaker) -> None:
+    """Two equal gradients g leave a running sum of (1 + momentum) g."""
+    recipe = make_recipe(CodecKind.NONE)
+    sums = {}
+    for momentum in (0.0, 0.5):
+        inner = replace(recipe.inner, optimizer=OptimizerKind.MUON, momentum=momentum)
+        loop = InnerLoop(replace(recipe, inner=inner), torch.device("cpu"))
+        loop.set_weights(dequantise(create_genesis(recipe)))
+        name = "layers.0.down.weight"
+        for _ in range(2):
+            for weight in loop.weights.values():
+                weight.grad = torch.ones_like(weight)
+            loop.update(0.01)
+        sums[momentum] = loop.moments()[f"exp_avg/{name}"]
+    assert torch.equal(sums[0.0], torch.ones_like(sums[0.0]))
+    assert torch.equal(sums[0.5], torch.full_like(sums[0.5], 1.5))
 
 
 @pytest.mark.parametrize("start", list(StartKind))
