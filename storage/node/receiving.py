@@ -21,8 +21,8 @@ from storage.core.errors import UploadInterrupted
 from storage.core.pace import Pace
 from storage.node.upload import Upload
 
-CHUNK_BYTES = 512 * 1024
-"""Received, written, hashed and folded at once: a quarter of a second-level cache of 2 MiB."""
+CHUNK_BYTES = 256 * 1024
+"""Received, written, hashed and folded at once: a group of a fold (da/core/folds.py), in half a second-level cache."""
 
 DIRECT_MIN_BYTES = 256 * 1024
 """Shorter bodies over HTTP aren't worth a connection that is closed."""
