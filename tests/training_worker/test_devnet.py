@@ -127,7 +127,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     try:
         with open_devnet(tmp_path_factory.mktemp("story"), ("ann", "bob"), create) as found:
             found.workers["ann"].url = found.proxy.url
-            found.create_run(RECIPE, "--reward", "0.5", "--bond", "2")
+            found.create_run(RECIPE, "--reward", "0.05", "--bond", "2")
             for worker in found.workers.values():
                 worker.start()
             yield found
@@ -208,7 +208,7 @@ def test_the_run_finishes_with_one_root_and_every_process_ends_well(story: Story
         member = story.member(name)
         fates = story.fates(name)
         assert member.accepted == fates.count(UpdateFate.ACCEPTED), "each update counted once"
-        assert member.earned == member.accepted * 5 * 10**17
+        assert member.earned == member.accepted * 5 * 10**16
     states = {story.client.training.round(1, t).state for t in range(info.num_settled)}
     assert states <= {RoundState.FINAL, RoundState.VOID}
 
