@@ -36,6 +36,8 @@ to the second, and starts again after REST_ANSWERS in time."""
 REST_ANSWERS = 1_000
 HUNG_SECONDS = 5.0
 """Without an answer, after which it is killed and another one started."""
+START_SECONDS = 30.0
+"""For it to get ready; it takes a fifth of a second where there is a processor."""
 STOP_SECONDS = 1.0
 """For it to end once its socket is closed."""
 RESTART_SECONDS = (1.0, 60.0)
@@ -159,6 +161,7 @@ class Verifier:
         self._timer: asyncio.TimerHandle | None = None
         self._pause = RESTART_SECONDS[0]
         self._start_at = 0.0
+        self._started_at = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -190,8 +193,11 @@ class Verifier:
             return
         terms, process = self._terms, self._process
         if process is None or not self._is_ready:
-            if process is None and time.monotonic() >= self._start_at:
+            now = time.monotonic()
+            if process is None and now >= self._start_at:
                 self._start()
+            elif process is not None and now >= self._started_at + START_SECONDS:
+                self._lose("doesn't get ready")
             return
         pending = self._pending
         new = [raw for raw in transactions if raw not in pending]
@@ -278,6 +284,7 @@ class Verifier:
             self._delay_start()
             log.warning("no verifier can be started: %s; transactions are verified in place", error)
             return
+        self._started_at = time.monotonic()
         log.info("verifier started, process %d", self._process.pid)
 
     def _take(self, number: int, records: Sequence[bytes], signed: Sequence[tuple[bytes, bytes, bytes]]) -> None:

@@ -155,6 +155,24 @@ async def test_one_that_talks_nonsense_is_given_up(
     asked.close()
 
 
+async def test_one_that_never_gets_ready_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(verifying, "COMMAND", (sys.executable, "-c", "import sys; sys.stdin.read()"))
+    monkeypatch.setattr(verifying, "START_SECONDS", 0.0)
+    asked = Verifier(VerifierUse.ALWAYS, lambda raw, transaction: None)
+    asked.attach(lambda: None)
+    asked.set_terms(TERMS)
+    asked.ask([sign(0)])
+    pid = asked.pid
+    assert pid is not None
+    asked.ask([sign(0)])
+    assert asked.pid is None
+    assert "doesn't get ready" in caplog.text
+    assert not psutil.pid_exists(pid)
+    asked.close()
+
+
 async def test_one_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(verifying, "COMMAND", ("/nonexistent/python",))
     asked = Verifier(VerifierUse.ALWAYS, lambda raw, transaction: None)
