@@ -94,7 +94,8 @@ class Trace:
         self._file = path.open("a", encoding="utf-8")
         self._lock = threading.Lock()
         self._is_full = False
-        if self._file.tell() > 0 and not _ends_with_newline(path):
+        self._num_bytes = self._file.tell()
+        if self._num_bytes > 0 and not _ends_with_newline(path):
             self._file.write("\n")
 
     def record(self, event: TraceEvent) -> None:
@@ -117,7 +118,8 @@ class Trace:
         with self._lock:
             if not self._file.closed:
                 self._append(line)
-                if self._file.tell() >= MAX_FILE_BYTES:
+                self._num_bytes += len(line) + 1  # ASCII
+                if self._num_bytes >= MAX_FILE_BYTES:
                     self._turn_over()
 
     @contextmanager
@@ -163,6 +165,7 @@ class Trace:
         self._file.close()
         self._path.replace(self._path.with_name(self._path.name + ".previous"))
         self._file = self._path.open("a", encoding="utf-8")
+        self._num_bytes = 0
 
     def record_traffic(self, counters: dict[str, int]) -> None:
         """Record the socket counters as they stand."""
