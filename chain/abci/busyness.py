@@ -9,8 +9,8 @@ from pathlib import Path
 
 WINDOW_SECONDS = 0.2
 """Between two judgements; the first one that finds much to do comes as soon as that is known."""
-BUSY_PER_SECOND = 500
-"""Transactions: below that the application alone is a twentieth busy with them."""
+BUSY_PER_SECOND = 250
+"""Transactions: below that the application alone is a twentieth busy with commits, a hundredth with transfers."""
 MAX_WAITING_SHARE = 0.65
 """Of the time in which this thread could run, that it waits for a processor, over some windows.  Measured on two cores:
 about a half with one validator and its load, 0.7 to 0.9 with four, where another process only takes from the other
