@@ -24,6 +24,8 @@ def answer_proofs(request: pb.RequestQuery, trees: RecentTrees, newest: int) -> 
     if not all(isinstance(key, bytes) and 0 < len(key) <= MAX_KEY_BYTES for key in keys):
         return refuse_query(f"a state key has 1 to {MAX_KEY_BYTES} bytes")
     height = request.height or newest
+    if trees.first_height is None:
+        return refuse_query("this node has no state yet; next: ask another, or wait")
     tree = trees.get(height)
     if tree is None:
         return refuse_query(

@@ -35,9 +35,9 @@ class RecentTrees:
         self._num_changes = 0
 
     @property
-    def first_height(self) -> int:
-        """The oldest block whose tree is here; one must be."""
-        return self._kept[0].height
+    def first_height(self) -> int | None:
+        """The oldest block whose tree is here, None while there is none: before genesis, or amid a state sync."""
+        return self._kept[0].height if self._kept else None
 
     def add(self, height: int, tree: Tree, num_changes: int) -> None:
         """Take in the tree after a block that changed so many keys."""

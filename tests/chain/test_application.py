@@ -114,6 +114,20 @@ def test_invalid_order_of_calls(driver: Driver, store: Store, contracts: Any, al
     assert (refused.code, refused.log) == (2, "this node has no state yet: send to another, or wait")
 
 
+def test_queries_are_answered_before_there_is_a_state(store: Store, contracts: Any, alice: Any) -> None:
+    """A node that fetches its state, or waits for genesis, is asked by strangers, too."""
+    driver = Driver(ChainApplication(store, contracts, process_genesis), {})
+    for height in (0, 1, -1):
+        request = pb.RequestQuery(path="/proofs", data=msgpack.packb([b"a/key"]), height=height)
+        answer = driver.application.process_query(request)
+        assert answer.code != 0
+        assert "no state yet" in answer.log
+    assert driver.query("/pending_nonce", alice.address).value == bytes(8)
+    assert driver.query("/queue").value == bytes(8)
+    assert driver.query("/state", b"a/key", prove=True).value == b""
+    assert driver.query("/nothing").code != 0
+
+
 def test_invalid_abci_version_names_both(driver: Driver) -> None:
     """Case 33: another protocol is refused; golden frames of the real node are in ``test_golden_frames``."""
     driver.application.process_info(pb.RequestInfo(abci_version="2.0.0", version="0.38.25"))

@@ -40,6 +40,7 @@ def test_trees_are_kept_by_number_and_by_what_they_cost(monkeypatch: pytest.Monk
     assert trees.get(10) is made[10]
     trees.clear()
     assert trees.get(10) is None
+    assert trees.first_height is None
 
 
 def test_many_keys_are_proven_against_one_block(
