@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +33,16 @@ from chain.core.snapshots import (
     encode_manifest,
 )
 from chain.core.types import Height
+from chain.own_modules import make_command
 from chain.store import Reader, Snapshot, Store
 
 log = logging.getLogger(__name__)
 
 MIN_AGE_SECONDS = 120.0
 """A snapshot that was made or asked for later than this stays: CometBFT's syncer asks a vanished one for ever."""
+
+STOP_SECONDS = 1.0
+"""For the making process to end after SIGTERM; it takes milliseconds."""
 
 _METADATA = "metadata"
 _UNFINISHED = "unfinished-"
@@ -133,8 +136,7 @@ class SnapshotMaker:
     def __init__(self, home: Path, *, interval_blocks: int, num_kept: int) -> None:
         """Start the process at the first height that is near."""
         self._interval = interval_blocks
-        self._command = [sys.executable, "-m", "chain.cli", "snapshot", "--home", str(home), "--follow"]
-        self._command += ["--keep", str(num_kept)]
+        self._command = make_command("chain.cli", "snapshot", "--home", str(home), "--follow", "--keep", str(num_kept))
         self._process: subprocess.Popen[bytes] | None = None
 
     def process_committed(self, height: int) -> None:
@@ -157,7 +159,10 @@ class SnapshotMaker:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.terminate()
-            self._process.wait()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:  # what it has begun is no snapshot yet
+                self._process.kill()
             self._process = None
 
 

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 import tempfile
 import time
 import urllib.error
@@ -41,6 +40,7 @@ from chain.home import (
     save_listening,
 )
 from chain.node_log import NodeLog, NodeLogHandler
+from chain.own_modules import make_command
 from chain.ports import find_free_port, is_free, split_address
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Supervisor:
         addresses = self._addresses
         self._core_url = f"http://{_to_local(addresses.rpc)}"
         socket_path = self._choose_socket()
-        command = [sys.executable, "-m", "chain.cli", "abci", "--home", str(home), "--socket", str(socket_path)]
+        command = make_command("chain.cli", "abci", "--home", str(home), "--socket", str(socket_path))
         if self._fault:
             command += ["--fault", self._fault]
             self._fault = ""
@@ -196,7 +196,7 @@ class Supervisor:
         plan = self._plan
         if not plan.rpc_port:
             return
-        command = [sys.executable, "-m", "chain.cli", "rpc", "--home", str(plan.home)]
+        command = make_command("chain.cli", "rpc", "--home", str(plan.home))
         command += ["--cometbft-url", self._core_url, "--listen", f"{plan.rpc_host}:{plan.rpc_port}"]
         self._rpc = self._spawn("rpc", command)
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from chain.own_modules import make_command
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.encoding import checksummed
@@ -243,7 +244,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
         reset_home(home)
     log = home / "localnet.log"
     make_home(home)
-    command = [sys.executable, "-m", "localnet.cli", "up", "--home", str(home), "--storage", str(config.num_storage)]
+    command = make_command("localnet.cli", "up", "--home", str(home), "--storage", str(config.num_storage))
     command += ["--validators", str(config.num_validators), "--host", config.host, "--advertise", config.advertise]
     command += ["--rpc-port", str(config.rpc_port), "--capacity", config.capacity]
     command += ["--restart" if config.restarts_stores else "--no-restart"]

@@ -2,9 +2,10 @@
 
 CometBFT opens four connections and expects on each the answers in the order of its requests.  Everything runs
 on one event loop and handlers never wait, so the order is that of arrival and there is nothing to lock.  Only a
-CheckTx whose signature somebody else is looking at stays at the head of its connection until that is done, a tenth of a
-second at most.  A
-connection answers a few requests and gives the loop back, so a block doesn't wait for the checks that came before it
+CheckTx whose signature somebody else is looking at stays at the head of its connection until that is done, or is
+late (``chain.abci.verifying``), some tenths of a second at most.
+
+A connection answers a few requests and gives the loop back, so a block doesn't wait for the checks that came before it
 on another connection, and what CometBFT sends is always taken off its hands: while it can't write, a timer of its
 socket client fires every 20 ns and takes a whole core (flushThrottleMS in v0.38).  A
 handler that raises is a broken invariant: the answer isn't sent, the reason is logged, and ``serve`` raises

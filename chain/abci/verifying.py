@@ -3,7 +3,8 @@
 Recovering a sender takes as long as everything else that the application does with a transfer, and one interpreter
 runs one thread.  A hint and nothing more: what the verifier hasn't answered within WAIT_SECONDS is computed in place,
 with the same result, and so is what it has refused.  It is started when there is much to do and a processor for it.
-Invariant: nothing here waits, and a verdict is learned only under the chain id that it was asked for.
+Invariants: nothing here waits but for the end of a killed process; a verdict is learned only under the chain id that
+it was asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import asyncio
 import logging
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,11 +23,12 @@ from chain.abci.draining import do_nothing
 from chain.abci.verifier_wire import Terms, decode_answer, decode_record, encode_batch, encode_terms
 from chain.abci.wire import FrameReader
 from chain.core.records import Transaction
+from chain.own_modules import make_command
 from da.core.receipt import remember_verdict
 
 log = logging.getLogger(__name__)
 
-COMMAND = (sys.executable, "-m", "chain.abci.verifier")
+COMMAND: Sequence[str] = make_command("chain.abci.verifier")
 WAIT_SECONDS = 0.2
 """Without an answer, after which what was asked for is computed in place; an answer takes a few milliseconds."""
 REST_SECONDS = (1.0, 30.0)
@@ -101,7 +102,7 @@ class _Process:
             return None
 
     def close(self, *, is_killed: bool) -> int | None:
-        """End it and return its exit code."""
+        """End it and return its exit code, None where it takes longer than STOP_SECONDS."""
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
@@ -110,8 +111,8 @@ class _Process:
         try:
             return self._popen.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._popen.kill()
-            return self._popen.wait()
+            self._popen.kill()  # the kernel may take its time, a block may not
+            return self._popen.poll()
 
     def _flush(self) -> None:
         try:
