@@ -8,11 +8,11 @@ chosen.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from chain.core import accounts
-from chain.core.evm.layout import delete_slots, set_code, set_slot
+from chain.core.evm.layout import SLOT_PREFIX, set_code, set_slot
 from chain.core.executor import Contracts
 from chain.core.state import Base, Overlay
 from chain.core.types import Address
@@ -26,6 +26,7 @@ MAX_SLOTS = 1_000
 MAX_NONCE = 2**64 - 2
 """EIP-2681."""
 
+_PREFIX_BYTES = len(SLOT_PREFIX) + 20
 _FIELDS = frozenset({"balance", "nonce", "code", "state", "stateDiff"})
 
 
@@ -58,7 +59,8 @@ def override(base: Base, chosen: Mapping[Address, Mapping[str, Any]]) -> Base:
     """Return a state in which accounts hold what a call wants them to; raises InvalidParams."""
     if not chosen:
         return base
-    state = Overlay(base)
+    emptied = frozenset(SLOT_PREFIX + address for address, fields in chosen.items() if fields.get("state") is not None)
+    state = Overlay(_Emptied(base, emptied) if emptied else base)
     for address, fields in chosen.items():
         nonce, balance, code_hash = accounts.load_account(state, address)
         if fields.get("nonce") is not None:
@@ -68,12 +70,29 @@ def override(base: Base, chosen: Mapping[Address, Mapping[str, Any]]) -> Base:
         accounts.save_account(state, address, nonce, balance, code_hash)
         if fields.get("code") is not None:
             set_code(state, address, parse_data(fields["code"], "code"))
-        if fields.get("state") is not None:
-            delete_slots(state, address)
         for name in ("state", "stateDiff"):
             for slot, value in _read_slots(fields.get(name), name).items():
                 set_slot(state, address, slot, value)
     return state
+
+
+class _Emptied:
+    """A base without the slots of some accounts, which may have millions: none of them is looked at."""
+
+    def __init__(self, base: Base, prefixes: Set[bytes]) -> None:
+        """Hide what lies under the accounts' ``prefixes``."""
+        self._base = base
+        self._prefixes = prefixes
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, None where there is none or it is hidden."""
+        return None if key[:_PREFIX_BYTES] in self._prefixes else self._base.get(key)
+
+    def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with start <= key < stop, ascending, but for what is hidden."""
+        if start[:_PREFIX_BYTES] in self._prefixes and stop.startswith(start[:_PREFIX_BYTES]):
+            return iter(())
+        return (pair for pair in self._base.iterate(start, stop) if pair[0][:_PREFIX_BYTES] not in self._prefixes)
 
 
 def _read_slots(value: Any, name: str) -> dict[int, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 from chain.core import accounts
@@ -126,6 +127,25 @@ def get_storage_at(session: Session, params: Params) -> str:
     return hex_data(get_slot(open_view(session, params, 2).state, address, slot).to_bytes(32, "big"))
 
 
+def _overridable(method: Method) -> Method:
+    """Blame balances that the client chose for what an account, or the supply, can't hold; else it is our own fault."""
+
+    @wraps(method)
+    def run(session: Session, params: Params) -> Any:
+        try:
+            return method(session, params)
+        except OverflowError as error:
+            if not params.raw(2, "state overrides", None):
+                raise
+            raise CallRefused(
+                "the overridden balances come to more than 2^256 - 1 wei, or burn more than there is;"
+                " next: choose smaller ones"
+            ) from error
+
+    return run
+
+
+@_overridable
 def call(session: Session, params: Params) -> str:
     """eth_call; a call to an address without a contract returns no data, as on Ethereum."""
     params.at_most(4)
@@ -143,6 +163,7 @@ def call(session: Session, params: Params) -> str:
     return shown
 
 
+@_overridable
 def estimate_gas(session: Session, params: Params) -> str:
     """eth_estimateGas: a limit with which the transaction succeeds in the next block."""
     params.at_most(3)
@@ -168,6 +189,7 @@ def estimate_gas(session: Session, params: Params) -> str:
     return quantity(estimate)
 
 
+@_overridable
 def create_access_list(session: Session, params: Params) -> dict[str, Any]:
     """eth_createAccessList: what a call touches in the EVM, and what it would use with that list."""
     params.at_most(3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,12 @@ from schemas import (
     find_fault,
 )
 
+from chain.core.evm.layout import delete_slots, get_slot
 from chain.core.hashing import keccak256
+from chain.core.state import EmptyBase, Overlay
+from chain.core.types import Address
 from chain.rpc.dispatch import READ_METHODS
+from chain.rpc.overrides import override
 from chain.rpc.upstream_methods import UPSTREAM_METHODS
 
 STAKING = "0x0000000000000000000000000000000000001002"
@@ -283,6 +288,46 @@ def test_invalid_overrides_are_named(solo: Any) -> None:
         assert said in answer["error"]["message"]
     answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", None, {"number": "0x1"})
     assert "block overrides are not supported" in answer["error"]["message"]
+
+
+def test_overridden_balances_that_no_account_can_hold(solo: Any) -> None:
+    """All the money there could be is what tools like to give; moved, minted or burned it is too much."""
+    most, other = hex(2**256 - 1), "0x" + "66" * 20
+    pay = "0x5f5f5f5f600173" + other[2:] + "5af1"  # CALL with one wei
+    money = {name: {"balance": most} for name in (NOBODY, other)}
+    for fields, overrides in (
+        ({"to": NOBODY, "from": other, "value": "0x1"}, money),
+        ({"to": NOBODY}, {**money, NOBODY: {"balance": most, "code": pay}}),
+        ({"to": NOBODY}, {**money, NOBODY: {"balance": most, "code": "0x73" + other[2:] + "ff"}}),
+        ({"from": other, "value": most, "data": "0x30ff"}, money),
+        ({"to": STAKING, "from": other, "value": "0x1"}, {**money, STAKING: {"balance": most}}),
+    ):
+        for method in ("eth_call", "eth_estimateGas", "eth_createAccessList"):
+            answer = ask(solo.url, method, fields, "latest", overrides)
+            assert "balances come to more than 2^256 - 1 wei" in answer["error"]["message"], (method, fields)
+    alone = {"to": NOBODY, "from": NOBODY, "value": most}
+    assert result(solo.url, "eth_call", alone, "latest", {NOBODY: {"balance": most}}) == "0x"
+
+
+def test_all_slots_are_overridden_without_a_look_at_them() -> None:
+    """A contract may have millions: a call that hides them costs as much as any other."""
+
+    class Counted(EmptyBase):
+        def get(self, key: bytes) -> bytes | None:
+            return b"\x07"
+
+        def iterate(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+            if start[:2] == b"e/" and start[2:22] == emptied:
+                raise AssertionError("slots of an emptied account are read")
+            return iter([(b"e/" + emptied + bytes(32), b"\x07"), (b"e/" + other + bytes(32), b"\x07")])
+
+    emptied, other = Address(b"\x11" * 20), Address(b"\x12" * 20)
+    one = "0x" + "00" * 31 + "01"
+    state = override(Counted(), {emptied: {"state": {one: one}}, other: {"stateDiff": {one: one}}})
+    assert [get_slot(state, emptied, slot) for slot in (0, 1, 2)] == [0, 1, 0]
+    assert [get_slot(state, other, slot) for slot in (0, 1, 2)] == [7, 1, 7]
+    assert [key[2:22] for key, _ in state.iterate(b"e/", b"e0")] == [emptied, other, other]
+    delete_slots(Overlay(state), emptied)
 
 
 def selector(signature: str) -> str:
