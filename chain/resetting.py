@@ -85,9 +85,12 @@ def reset_state(home: Path, *, source: StateSyncSource | None, is_forgetting_sig
 
 
 def _remove(folder: Path, names: Collection[str]) -> None:
+    """Remove files and folders; of one that is a link to another disk, what lies in it."""
     for name in names:
         path = folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        is_elsewhere = path.is_symlink() and path.is_dir()
+        for each in list(path.iterdir()) if is_elsewhere else [path]:
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink(missing_ok=True)

@@ -40,6 +40,8 @@ def reset(
         raise typer.BadParameter("--server, --trust-height, --trust-hash and --unsafe need --state")
     if state and chain_id:
         raise typer.BadParameter("--state stays on the chain, --chain-id names a new one: give one of them")
+    if (trust_height or trust_hash) and not servers:
+        raise typer.BadParameter("--trust-height and --trust-hash need --server: blocks of the peers are all checked")
     genesis = load_genesis(home)
     if state:
         document = _reset_state(home, genesis, servers or [], trust_height, trust_hash, unsafe)

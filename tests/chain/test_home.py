@@ -120,6 +120,33 @@ def test_reset_of_the_state_keeps_what_the_key_has_signed(tmp_path: Path) -> Non
     assert load_signed_height(home) == 0
 
 
+@pytest.mark.parametrize("is_state", [True, False])
+def test_reset_empties_folders_on_another_disk(tmp_path: Path, is_state: bool) -> None:
+    """A link stays, and what it leads to as a folder; what that links to is somebody else's."""
+    home = _create(tmp_path, 4 if is_state else 1)[0]
+    disk, elsewhere = tmp_path / "disk", tmp_path / "elsewhere"
+    for folder in (disk, elsewhere):
+        folder.mkdir()
+    (elsewhere / "kept").write_text("x")
+    (home / "data").rename(disk / "data")
+    for name in ("app", "data/blockstore.db"):
+        (disk / name).mkdir()
+    (disk / "app" / "data.mdb").write_text("x")
+    (disk / "app" / "other").symlink_to(elsewhere)
+    for name in ("app", "data"):
+        (home / name).symlink_to(disk / name)
+    (home / "snapshots").symlink_to(disk / "nowhere")
+    if is_state:
+        reset_state(home, source=None, is_forgetting_signatures=True)
+    else:
+        reset_home(home, chain_id="next", time=datetime.now(UTC))
+    assert list((home / "app").iterdir()) == []
+    assert (home / "app").is_symlink()
+    assert [path.name for path in (disk / "data").iterdir()] == [SIGNED_NAME]
+    assert (elsewhere / "kept").exists()
+    assert not (home / "snapshots").is_symlink()
+
+
 def test_reset_of_the_state_may_take_a_snapshot_of_others(tmp_path: Path) -> None:
     home = _create(tmp_path, 2)[0]
     path = home / "config" / "config.toml"
@@ -201,6 +228,10 @@ def test_init_writes_a_home_that_status_reads(tmp_path: Path) -> None:
     assert (status["chain_id"], status["height"], status["running"]) == (summary["chain_id"], None, False)
     result = runner.invoke(app, ["reset", "--home", home, "--json"], catch_exceptions=False)
     assert json.loads(result.stdout)["chain_id"] != summary["chain_id"]
+    for option in (["--trust-height", "5"], ["--trust-hash", "AB"]):
+        result = runner.invoke(app, ["reset", "--home", home, "--state", "--unsafe", *option])
+        assert result.exit_code == 2
+        assert "need --server" in result.output, "what was to be trusted is not left out without a word"
 
 
 def test_invalid_alloc_changes_nothing(tmp_path: Path) -> None:
