@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ CACHED_BINARY = Path(".cache") / "bin" / f"cometbft-v{VERSION}"
 
 MAX_BLOCK_BYTES = 4 << 20
 """block.max_bytes."""
+
+_TABLE = re.compile(r"""\s*\[\s*["']?([^]"']*?)["']?\s*\]\s*(?:#.*)?$""")
+"""A table's head in TOML."""
 
 SIGNED_NAME = "priv_validator_state.json"
 """What a validator's key has signed last, under HOME/data: with an older one it may sign twice."""
@@ -252,8 +256,9 @@ def write_state_sync(home: Path, source: StateSyncSource) -> None:
     kept: list[str] = []
     is_replaced = False
     for line in path.read_text().splitlines():
-        if line.strip().startswith("["):
-            is_replaced = line.strip().replace(" ", "") == "[statesync]"
+        table = _TABLE.match(line)
+        if table is not None:
+            is_replaced = table[1] == "statesync"
         if not is_replaced:
             kept.append(line)
     path.write_text("\n".join([*kept, "", *_format_state_sync(source)]))

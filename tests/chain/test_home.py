@@ -147,16 +147,18 @@ def test_reset_empties_folders_on_another_disk(tmp_path: Path, is_state: bool) -
     assert not (home / "snapshots").is_symlink()
 
 
-def test_reset_of_the_state_may_take_a_snapshot_of_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ["[statesync]", "  [ statesync ]  # its own words: [a]", '["statesync"]'])
+def test_reset_of_the_state_may_take_a_snapshot_of_others(head: str, tmp_path: Path) -> None:
     home = _create(tmp_path, 2)[0]
     path = home / "config" / "config.toml"
-    path.write_text(path.read_text() + '[statesync]\nenable = false\nrpc_servers = "old"\n[fastsync]\nown = 1\n')
+    own = f'{head}\nenable = false\nrpc_servers = "old"\n[fastsync]\nown = 1\nlist = [\n  [2],\n]\n'
+    path.write_text(path.read_text() + own)
     source = StateSyncSource(rpc_servers=("http://a:1", "http://b:1"), trust_height=7, trust_hash="AB")
     reset_state(home, source=source, is_forgetting_signatures=False)
     document = tomllib.loads(path.read_text())
     assert document["statesync"]["rpc_servers"] == "http://a:1,http://b:1"
     assert (document["statesync"]["enable"], document["statesync"]["trust_height"]) == (True, 7)
-    assert document["fastsync"] == {"own": 1}
+    assert document["fastsync"] == {"own": 1, "list": [[2]]}
     assert document["p2p"]["persistent_peers"] != ""
 
 
