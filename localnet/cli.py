@@ -201,7 +201,8 @@ def up_foreground(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> int
     stop.listen()
 
     def say(line: str) -> None:
-        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+        with contextlib.suppress(OSError):  # a full disk under the log must not end what runs
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
     try:
         with hold_home(home):

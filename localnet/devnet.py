@@ -32,12 +32,14 @@ from localnet.core.config import (
     build_alloc,
 )
 from localnet.core.errors import (
+    CannotStart,
     ChildExited,
     DevnetAlreadyUp,
     HomeNotUsable,
     LocalnetError,
     NotReadyInTime,
     PortTaken,
+    RecordNotWritten,
     StrangerAnswers,
     describe_end,
 )
@@ -174,9 +176,17 @@ class Devnet:
                     self._plan_restart(index, now)
                 elif self._waiting.get(index, math.inf) <= now:
                     del self._waiting[index]
-                    self._supervisor.release(store)
-                    self._storage[index] = self._start_store(index, self._storage_ports[index])
-                    self._note_processes()
+                    self._restart(index)
+
+    def _restart(self, index: int) -> None:
+        """Start a store again; where nothing can be started or noted now, as on a full disk, the others go on."""
+        ended = self._storage[index]
+        try:
+            self._storage[index] = self._start_store(index, self._storage_ports[index])
+            self._supervisor.release(ended)
+            self._note_processes()
+        except (CannotStart, RecordNotWritten) as error:
+            self._say(str(error))  # a store that is still the one that ended is planned again
 
     def _plan_restart(self, index: int, now: float) -> None:
         store = self._storage[index]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,12 +114,22 @@ def start_child(
 
     With ``output`` its standard output goes there alone.  On a leash it ends when this process does; without
     one, in a session of its own, it may be left running on purpose.
+
+    Raises CannotStart.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
     polite = ["nice", "-n", str(nice)] if nice else []
     leash = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid())] if is_leashed else []
-    log_start = log.stat().st_size if log.exists() else 0
-    with log.open("ab") as sink, (output or log).open("wb" if output else "ab") as standard_output:
+    with ExitStack() as files:
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            sink = files.enter_context(log.open("ab"))
+            log_start = sink.tell()
+            standard_output = files.enter_context(output.open("wb")) if output else sink
+        except OSError as error:
+            where = str(error.filename or log)
+            raise CannotStart(
+                name, where, error.strerror or type(error).__name__, "make room there, or give another --home"
+            ) from error
         try:
             process = subprocess.Popen(
                 [*leash, *polite, *command],

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from localnet.core.config import RECORD_NAME
-from localnet.core.errors import BadDevnetRecord, DevnetNotUp
+from localnet.core.errors import BadDevnetRecord, DevnetNotUp, RecordNotWritten
 from localnet.hints import home_option
 from localnet.process import ProcessId, is_alive
 
@@ -80,15 +81,20 @@ class DevnetRecord:
 
 
 def save_record(record: DevnetRecord) -> None:
-    """Write the record whole or not at all."""
+    """Write the record whole or not at all; raises RecordNotWritten."""
     path = Path(record.home) / RECORD_NAME
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with partial.open("w", encoding="utf-8") as sink:
-        json.dump({"format": FORMAT, **asdict(record)}, sink, indent=2)
-        sink.write("\n")
-        sink.flush()
-        os.fsync(sink.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as sink:
+            json.dump({"format": FORMAT, **asdict(record)}, sink, indent=2)
+            sink.write("\n")
+            sink.flush()
+            os.fsync(sink.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise RecordNotWritten(str(path), error.strerror or type(error).__name__) from error
 
 
 def load_record(home: Path) -> DevnetRecord:

@@ -2,7 +2,7 @@
 
 LocalnetError
 ├── NoFreePort            no port in the range could be bound
-├── CannotStart           a command is not there
+├── CannotStart           a command is not there, or its log can't be written
 ├── ChildExited           a process that should be up has ended
 ├── PortTaken             somebody bound a port between our look and our use of it
 ├── StrangerAnswers       a node of another chain answers where ours should
@@ -11,6 +11,7 @@ LocalnetError
 ├── DevnetAlreadyUp       another supervisor holds the home
 ├── DevnetNotUp           nothing to stop, ask or fund
 ├── BadDevnetRecord       devnet.json cannot be read
+├── RecordNotWritten      devnet.json cannot be written, as on a full disk
 └── StepFailed            a step of the demo failed, with the tail of its log
 Stopped                   a person asked to stop (Ctrl-C): not a failure
 """
@@ -38,12 +39,12 @@ class NoFreePort(LocalnetError):
 
 
 class CannotStart(LocalnetError):
-    """A command is not there."""
+    """A command is not there, or its log can't be written."""
 
-    def __init__(self, name: str, command: str, why: str) -> None:
-        """Keep the command."""
-        super().__init__(f"{name} cannot be started: {command}: {why}; next: make setup installs the commands")
-        self.command = command
+    def __init__(self, name: str, path: str, why: str, next_step: str = "make setup installs the commands") -> None:
+        """Keep the path of the command or the log."""
+        super().__init__(f"{name} cannot be started: {path}: {why}; next: {next_step}")
+        self.path = path
 
 
 class ChildExited(LocalnetError):
@@ -129,6 +130,15 @@ class BadDevnetRecord(LocalnetError):
     def __init__(self, path: str, why: str) -> None:
         """Keep the path and the reason."""
         super().__init__(f"{path} cannot be read: {why}; next: remove it if no devnet is up")
+        self.path = path
+
+
+class RecordNotWritten(LocalnetError):
+    """devnet.json cannot be written; the one before is still there."""
+
+    def __init__(self, path: str, why: str) -> None:
+        """Keep the path and the reason."""
+        super().__init__(f"{path} cannot be written: {why}; next: make room on that disk, or give another --home")
         self.path = path
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localnet.cli import describe_phase
+from localnet.core.config import DevnetConfig
+from localnet.core.errors import Stopped
 from localnet.core.restarts import FIRST_DELAY_SECONDS, MAX_RESTARTS, WINDOW_SECONDS, Restarts
+from localnet.devnet import Devnet
 from localnet.process import ProcessId, get_own_id
 from localnet.record import DevnetRecord, Phase
+from localnet.stopping import StopRequest
+from localnet.supervisor import Stage, Supervisor
 
 
 def test_each_start_waits_longer_and_at_last_there_is_none() -> None:
@@ -64,3 +71,38 @@ def test_a_devnet_that_was_stopped_in_order_is_not_dead(phase: Phase, is_alive: 
         faucet_key="",
     )
     assert describe_phase(record) == words
+
+
+def test_a_store_that_can_not_be_started_now_is_planned_again_and_the_others_go_on(tmp_path: Path) -> None:
+    """Its log's folder is gone, then the devnet's record can't be written: neither ends the devnet."""
+    home = tmp_path / "home"
+    (home / "operators").mkdir(parents=True)
+    stop, said = StopRequest(), []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if "cannot be started" in line:
+            logs.unlink()
+            (home / "devnet.json").mkdir()
+        elif "cannot be written" in line:
+            stop.set()
+
+    logs = home / "logs"
+    with Supervisor(logs=logs) as supervisor:
+        config = DevnetConfig(home=home, host="127.0.0.1", rpc_port=1, num_storage=1, capacity="1GB")
+        devnet = Devnet(config, supervisor, stop, say)
+        store = supervisor.start("storage-0", [sys.executable, "-c", ""], stage=Stage.STORAGE)
+        devnet._storage, devnet._storage_ports = [store], [1]
+        store.wait(10)
+        logs.rename(home / "aside")
+        logs.write_text("no folder")
+        stop.set_deadline("both to be said", 20)
+        with pytest.raises(Stopped):
+            devnet.watch()
+    assert [line for line in said if "next: make room" in line] == [
+        f"storage-0 cannot be started: {logs}: File exists; next: make room there, or give another --home",
+        f"{home / 'devnet.json'} cannot be written: Is a directory; next: make room on that disk, or give another "
+        "--home",
+    ], said
+    assert "started again in 2 s" in said[2]
+    assert sorted(path.name for path in home.iterdir()) == ["aside", "devnet.json", "logs", "operators"]
