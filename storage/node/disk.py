@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex, Tier
-from storage.core.errors import DiskFull, MalformedRecord
+from storage.core.errors import DiskFailed, DiskFull, MalformedRecord
 from storage.core.records import ShardTerms, decode_terms, encode_terms
 from storage.node.body import FileReader, MemoryReader, ShardReader
 from storage.node.ram import RamFolder, find_target
@@ -159,7 +159,7 @@ class Disk:
         path, release = reserved
         try:
             return StagingFile(path, release=release)
-        except (OSError, DiskFull) as error:
+        except (OSError, DiskFull, DiskFailed) as error:
             release()
             log.warning("the memory file system takes nothing, the home does: %s", error)
             return self.create_staging()
@@ -226,8 +226,11 @@ class Disk:
     def _remove_target(self, target: Path) -> None:
         if self._ram is not None and self._ram.has(target):
             self._ram.remove(target)
-        else:  # of a memory file system that is not in the settings any more
-            target.unlink(missing_ok=True)
+            return
+        try:
+            target.unlink(missing_ok=True)  # of a memory file system that is not in the settings any more
+        except OSError as error:
+            log.warning("a body that nothing names stays: %s", error)
 
     def save_terms(self, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Write or replace the terms beside a shard, whole or not at all.

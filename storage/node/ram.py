@@ -3,32 +3,40 @@
 A temporary shard survives a killed process and not a power cut, which is what a memory file system gives (SPEC.md 2).
 The home has a link in the place of the body, so whoever looks there finds it, whatever the settings are by then. What
 does not fit goes to the home. Invariant: a link is made after its body is whole, and a body that no link names is
-removed at start.
+removed at start, or at the next one where the file system lets nothing be removed.
 """
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import blake3
+from storage.whole_file import create_whole
+
+log = logging.getLogger(__name__)
+
+NAME_FILE = "ram"
+"""In the home: its folder's name, so that homes of one path, as in two containers, do not share a folder."""
 
 
 class RamFolder:
     """One home's part of a memory file system; thread-safe."""
 
     def __init__(self, parent: Path, home: Path, *, max_bytes: int) -> None:
-        """Keep at most ``max_bytes`` in a folder of ``parent`` that is named after ``home``; raises ``OSError``."""
-        name = blake3.blake3(os.fsencode(home.resolve())).hexdigest()[:16]
-        self.path = parent.resolve() / f"archipelago-{name}"
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Keep at most ``max_bytes`` in a folder of ``parent`` that is ``home``'s alone; raises ``OSError``."""
+        self.path = parent.resolve() / _provide_name(home)
+        self.path.mkdir(mode=0o700, exist_ok=True)  # a missing parent is a mistyped one, or not mounted
+        _check_own(self.path)
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._coming_bytes = 0
-        self._kept = {path.name: path.stat().st_size for path in self.path.iterdir()}
+        self._kept = {path.name: path.stat().st_size for path in self.path.iterdir() if path.is_file()}
 
     def get_used_bytes(self) -> int:
         """Return the bytes of all bodies, and of those on their way in."""
@@ -73,19 +81,25 @@ class RamFolder:
             raise
 
     def remove(self, target: Path) -> None:
-        """Remove a body; one that is not there is no error."""
-        target.unlink(missing_ok=True)
+        """Remove a body; one that is not there is no error, and one that can't be removed stays and counts."""
+        try:
+            target.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("a body that nothing names stays in memory: %s", error)
+            return
         with self._lock:
             self._kept.pop(target.name, None)
 
     def clear(self, shards: Path) -> int:
-        """Remove what no link below ``shards`` names; return how many files."""
-        count = 0
-        for path in list(self.path.iterdir()):
-            if find_target(shards / path.name[:2] / path.name) != path:
-                self.remove(path)
-                count += 1
-        return count
+        """Remove files that no link below ``shards`` names; return how many."""
+        surplus = [
+            path
+            for path in self.path.iterdir()
+            if path.is_file() and find_target(shards / path.name[:2] / path.name) != path
+        ]
+        for path in surplus:
+            self.remove(path)
+        return len(surplus)
 
 
 def find_target(body: Path) -> Path | None:
@@ -94,3 +108,25 @@ def find_target(body: Path) -> Path | None:
         return Path(os.readlink(body))
     except OSError:
         return None
+
+
+def _provide_name(home: Path) -> str:
+    """Return the name of a home's folder, drawn when it is first asked for."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / NAME_FILE
+    if not path.exists():
+        with create_whole(path) as write:
+            write(f"archipelago-{secrets.token_hex(8)}".encode())
+    name = path.read_text(encoding="ascii", errors="replace")
+    if not name.startswith("archipelago-") or not name.removeprefix("archipelago-").isalnum():
+        raise OSError(errno.EINVAL, f"{path} names {name[:40]!r}, expected archipelago-<16 hex>; remove it", str(path))
+    return name
+
+
+def _check_own(path: Path) -> None:
+    """Raise ``PermissionError`` where others may put or read something in a folder: the parent may be anybody's."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        kind = "is a folder" if stat.S_ISDIR(found.st_mode) else "is no folder"
+        text = f"{path.name} {kind} of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):03o}"
+        raise PermissionError(errno.EPERM, f"{text}, expected a folder of user {os.geteuid()} with mode 700", str(path))

@@ -329,7 +329,7 @@ def _open_ram(config: NodeConfig) -> RamFolder | None:
     except OSError as error:
         raise StorageError(
             f"no folder for temporary shards in {config.ram}: {error.strerror}; "
-            "next: name one that may be written to, on a memory file system, or leave --ram out"
+            "next: name a mounted memory file system that may be written to, or leave --ram out"
         ) from error
 
 

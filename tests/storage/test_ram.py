@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from da.core.types import Height, ShardIndex, Tier
-from storage.core.errors import DiskFull
+from storage.core.errors import DiskFull, StorageError
 from storage.core.expiry import GRACE_BLOCKS
 from storage.node import disk as disk_module
 from storage.node.collector import collect
@@ -22,6 +22,7 @@ from storage.node.engine import StoreEngine
 from storage.node.proofs import is_intact
 from storage.node.ram import RamFolder
 from storage.node.reconcile import reconcile
+from storage.node.service import _open_ram
 
 SEAT = ShardIndex(0)
 BODY_BYTES = 100_000
@@ -35,6 +36,7 @@ Open = Callable[..., StoreEngine]
 def open_ram(tmp_path: Path) -> Any:
     """Open the home with a memory folder, or without one; the one opened before is closed, as if it were killed."""
     opened: list[StoreEngine] = []
+    (tmp_path / "ram").mkdir()
 
     def start(*, has_ram: bool = True, max_bytes: int = MAX_BYTES) -> StoreEngine:
         while opened:
@@ -251,6 +253,7 @@ def test_no_room_in_the_middle_is_a_refusal_that_leaves_nothing(
 
 def test_two_homes_share_a_memory_file_system(tmp_path: Path, make_shard: Any, keep: Any) -> None:
     (shard,) = make_bodies(make_shard, 1)
+    (tmp_path / "ram").mkdir()
     for name in ("one", "two"):
         ram = RamFolder(tmp_path / "ram", tmp_path / name, max_bytes=MAX_BYTES)
         engine = StoreEngine(tmp_path / name, capacity_bytes=1 << 30, floor_bytes=0, map_bytes=1 << 22, ram=ram)
@@ -263,3 +266,64 @@ def test_two_homes_share_a_memory_file_system(tmp_path: Path, make_shard: Any, k
 def test_settings_say_where(tmp_path: Path) -> None:
     config = NodeConfig(home=tmp_path, host="127.0.0.1", port=0, capacity_bytes=1 << 20)
     assert (config.ram, config.ram_bytes) == (None, 1 << 30)
+
+
+def test_a_home_keeps_its_folder_when_it_is_moved_and_another_of_its_path_gets_its_own(tmp_path: Path) -> None:
+    (tmp_path / "ram").mkdir()
+    first = RamFolder(tmp_path / "ram", tmp_path / "home", max_bytes=1).path
+    (tmp_path / "home").rename(tmp_path / "moved")
+    assert RamFolder(tmp_path / "ram", tmp_path / "home", max_bytes=1).path != first
+    assert RamFolder(tmp_path / "ram", tmp_path / "moved", max_bytes=1).path == first
+
+
+@pytest.mark.parametrize("kind", ["link", "open to all", "foreign", "no parent"])
+def test_invalid_folders_of_others_and_mistyped_ones_are_refused(tmp_path: Path, kind: str) -> None:
+    parent, home = tmp_path / "ram", tmp_path / "home"
+    parent.mkdir()
+    folder = RamFolder(parent, home, max_bytes=1).path
+    if kind == "link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif kind == "open to all":
+        folder.chmod(0o777)
+    elif kind == "foreign":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 65_534, 65_534)
+    else:
+        parent = tmp_path / "rma"
+    config = NodeConfig(home=home, host="127.0.0.1", port=0, capacity_bytes=1 << 20, ram=parent)
+    with pytest.raises(StorageError, match=r"no folder for temporary shards in .*; next: name a mounted"):
+        _open_ram(config)
+    assert not (tmp_path / "rma").exists()
+
+
+def test_a_memory_file_system_that_turned_read_only_costs_no_put_and_no_end(
+    open_ram: Any, make_shard: Any, keep: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, (old, new) = open_ram(), make_bodies(make_shard, 2)
+    keep(engine, old)
+    (engine.disk._ram.path / "a folder").mkdir()
+    (engine.disk._ram.path / "0123.part").write_bytes(b"half a body")
+    real_open, real_unlink = os.open, os.unlink
+
+    def refuse(real: Any) -> Any:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if "/ram/" in str(path) and (real is real_unlink or args[0] & os.O_CREAT):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            return real(path, *args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse(real_open))
+        patched.setattr(os, "unlink", refuse(real_unlink))
+        keep(engine, new)
+        assert not is_in_ram(engine, new)
+        assert engine.disk._ram._coming_bytes == 0
+        engine.disk.delete(old.offer.blob, SEAT)
+        assert engine.disk.get_body_bytes(old.offer.blob, SEAT) is None
+        engine = open_ram()
+    assert is_intact(engine, new.offer.blob, SEAT)
+    engine = open_ram()
+    assert [path.name for path in engine.disk._ram.path.iterdir()] == ["a folder"]
