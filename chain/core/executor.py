@@ -59,10 +59,10 @@ class BlockExecution:
 
 @dataclass(slots=True)
 class Fees:
-    """What transfers have paid, and nobody has got yet: every account but the proposer's is as it should be.
+    """What transactions have paid, and nobody has got yet: every account but the proposer's is as it should be.
 
-    Settled before anything could see the difference, so a block of transfers writes the proposer's account and the
-    supply once.
+    Settled before anything could see the difference (code that runs, the proposer as a sender, the block's end), so a
+    block of transfers writes the proposer's account and the supply once.
     """
 
     tips: int = 0
@@ -206,7 +206,7 @@ def process_transaction(
     """Execute one transaction; raises InvalidTransaction and changes nothing when it can't be.
 
     ``evm_meter`` is the block's, a fresh one by default; ``tracer`` is never given in a block.  ``fees`` takes what
-    transfers pay, for later; without, it is written at once.
+    is paid, for later; without, it is written at once.
     """
     # CHECKS
     parameters = environment.parameters
@@ -268,7 +268,7 @@ def process_transaction(
             accounts.credit(state, to, value)
     waiting_fees.tips += gas_used * (price - parameters.base_fee)
     waiting_fees.burned += gas_used * parameters.base_fee
-    if fees is None or result is not _MOVED:
+    if fees is None:
         waiting_fees.settle(state, proposer)
     return Receipt(
         transaction=transaction.hash,

@@ -206,6 +206,32 @@ def test_block_is_its_transactions_one_by_one(
     assert get_supply(states[0]) == _sum_balances(states[0])
 
 
+def test_fees_that_wait_are_there_for_whoever_looks(
+    alice: Any, carol: Any, state: Overlay, make_environment: MakeEnvironment, contracts: Contracts
+) -> None:
+    """The proposer spends what the block has just brought, and code sees its balance."""
+    tip, most = 21_000 * GWEI // 10, 21_000 * 2 * GWEI
+    spent = 10**24 + tip - most  # all that it has with the first transfer's tip, and not a wei less
+    look = bytes.fromhex("41315f5500")  # COINBASE BALANCE PUSH0 SSTORE
+    transactions = [
+        alice.transaction(0),
+        carol.transaction(0, value=spent),
+        alice.transaction(1, to=None, data=look, gas=100_000, value=0),
+        alice.transaction(2),
+        alice.transaction(3, to=None, data=look, gas=100_000, value=0),
+    ]
+    environment = replace(make_environment(1), proposer=carol.address)
+    execution = process_block(state, environment, transactions, contracts)
+    assert [receipt.status for receipt in execution.receipts] == [1] * 5
+    seen = [int.from_bytes(value, "big") for _, value in state.iterate(b"e/", b"e0")]
+    left = 10**24 + tip - spent - 21_000 * GWEI  # its own tip comes back
+    between = (execution.receipts[2].gas_used + 21_000) * GWEI // 10
+    assert sorted(seen) == [left, left + between]
+    last = execution.receipts[4].gas_used * GWEI // 10
+    assert accounts.get_balance(state, carol.address) == left + between + last
+    assert get_supply(state) == _sum_balances(state)
+
+
 def test_simulation_agrees_with_execution_and_changes_nothing(
     alice: Any, state: Overlay, make_environment: MakeEnvironment, contracts: Contracts
 ) -> None:

@@ -27,6 +27,7 @@ from chain.core.snapshots import FORMAT, Manifest, compute_snapshot_hash, cut_ch
 from chain.core.snapshots import encode_manifest as encode
 from chain.snapshots import SnapshotDirectory, SnapshotMaker
 from chain.store import Store
+from chain.stored_states import iterate_all
 
 COUNTER = b"\x77" * 20
 OFFER = pb.ResponseOfferSnapshot
@@ -115,6 +116,22 @@ def test_a_fresh_node_restores_and_follows(source: Source, make: MakeNode, alice
     assert target.store.committed.block(5) == source.store.committed.block(5), "also its parent's hash"
     reopened = ChainApplication(target.store, {}, process_genesis)
     assert reopened.process_info(pb.RequestInfo()).last_block_app_hash == source.app_hash
+
+
+def test_what_strangers_ask_amid_a_restore_is_not_remembered(source: Source, make: MakeNode, alice: Any) -> None:
+    """The state that a node reads by is what was restored, not what was there, or not, when somebody asked."""
+    target, offer = make("target"), source.offer()
+    keys = [key for key, _ in iterate_all(source.store.committed.state)]
+    assert target.receive_offer(offer, source.app_hash) == OFFER.ACCEPT
+    for index in range(offer.chunks):
+        for key in keys:
+            target.query("/state", key)
+        assert target.receive(index, source.chunk(index)).result == APPLY.ACCEPT
+    target.height, target.app_hash = offer.height, source.app_hash
+    for key in keys:
+        assert target.query("/state", key).value == source.query("/state", key).value
+    raws = [alice.raw(8), alice.raw(9, to=COUNTER, data=b"\x05", gas=90_000)]
+    assert target.block(raws) == source.block(raws)
 
 
 def test_a_restored_node_can_be_the_next_source(source: Source, make: MakeNode) -> None:
