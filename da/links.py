@@ -1,6 +1,8 @@
 """The way to each seat: its bulk port where both sides have one and the shard is worth it, else HTTP.
 
-Invariant: the way never changes what is sent, checked or signed.
+A bulk connection that breaks, as where something on the way cuts such connections, is no fault of the seat yet: HTTP
+is taken for what can be sent or asked for again, and for what comes in the next while. Invariant: the way never changes
+what is sent, checked or signed.
 """
 
 from __future__ import annotations
@@ -8,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -18,7 +20,7 @@ import aiohttp
 from da import bulk_calls, node_calls
 from da.bulk_calls import Address, BulkConnections
 from da.core.blob import BlobHeader, compute_shard_bytes
-from da.core.errors import SeatFailed
+from da.core.errors import FaultKind, SeatFailed
 from da.core.receipt import Receipt
 from da.core.types import BlobId, ReceiptTerms, Seat
 from da.counting import Traffic
@@ -67,11 +69,24 @@ class SeatLinks:
         self, seat: Seat, request: PutRequest, body: ShardBody, *, terms: ReceiptTerms, deadline_seconds: float
     ) -> Receipt:
         """Put a shard and return the verified receipt; raises ``SeatFailed``."""
-        way = await self._connect(seat, body.num_bytes)
+        way, began, is_opened = await self._connect(seat, body.num_bytes), _now(), False
+
+        def open_pieces() -> AsyncIterator[memoryview]:
+            nonlocal is_opened
+            is_opened = True
+            return body.open_pieces()
+
         if way is not None:
-            return await bulk_calls.send_shard(
-                self._get_bulk(), *way, seat, request, body, terms=terms, deadline_seconds=deadline_seconds
-            )
+            noted = replace(body, open_pieces=open_pieces)
+            try:
+                return await bulk_calls.send_shard(
+                    self._get_bulk(), *way, seat, request, noted, terms=terms, deadline_seconds=deadline_seconds
+                )
+            except SeatFailed as failure:
+                self.leave_bulk(seat, failure)
+                deadline_seconds -= _now() - began
+                if (is_opened and not body.can_repeat) or deadline_seconds <= 0:
+                    raise
         return await node_calls.send_shard(
             self.get_session(), seat, request, body, terms=terms, deadline_seconds=deadline_seconds
         )
@@ -95,20 +110,27 @@ class SeatLinks:
         progress: Progress,
     ) -> None:
         """Get the seat's shard into ``pieces``, checked against its root; raises ``SeatFailed``."""
-        way = await self._connect(seat, compute_shard_bytes(header.size_bytes, header.num_data))
+        way, began = await self._connect(seat, compute_shard_bytes(header.size_bytes, header.num_data)), _now()
         if way is not None:
-            await bulk_calls.fetch_shard(
-                self._get_bulk(),
-                *way,
-                seat,
-                blob,
-                header,
-                pieces,
-                deadline_seconds=deadline_seconds,
-                progress=progress,
-                threads=self._threads,
-            )
-            return
+            try:
+                await bulk_calls.fetch_shard(
+                    self._get_bulk(),
+                    *way,
+                    seat,
+                    blob,
+                    header,
+                    pieces,
+                    deadline_seconds=deadline_seconds,
+                    progress=progress,
+                    threads=self._threads,
+                )
+                return
+            except SeatFailed as failure:
+                self.leave_bulk(seat, failure)
+                deadline_seconds -= _now() - began
+                if deadline_seconds <= 0:
+                    raise
+                progress.num_bytes = 0
         await node_calls.fetch_shard(
             self.get_session(),
             seat,
@@ -126,9 +148,13 @@ class SeatLinks:
         """Ask for the last ``num_bytes`` of the seat's shard, from ``start`` on; raises ``SeatFailed``."""
         way = await self._connect(seat, num_bytes)
         if way is not None:
-            return await bulk_calls.open_stream(
-                way[1], seat, blob, start=start, num_bytes=num_bytes, deadline_seconds=deadline_seconds
-            )
+            try:
+                stream = await bulk_calls.open_stream(
+                    way[1], seat, blob, start=start, num_bytes=num_bytes, deadline_seconds=deadline_seconds
+                )
+                return _ContinuedStream(self, seat, blob, start, deadline_seconds, stream)
+            except SeatFailed as failure:
+                self.leave_bulk(seat, failure)
         return await node_calls.open_stream(
             self.get_session(), seat, blob, start=start, deadline_seconds=deadline_seconds
         )
@@ -150,6 +176,17 @@ class SeatLinks:
                 read_bufsize=READ_BUFFER_BYTES,
             )
         return self._session
+
+    def leave_bulk(self, seat: Seat, failure: SeatFailed) -> None:
+        """Take HTTP for a while, as a bulk connection broke; raises ``failure`` where the seat has said it itself."""
+        if failure.fault.kind is not FaultKind.UNREACHABLE:
+            raise failure
+        _log.info("bulk connection: %s; taking HTTP", failure)
+        self._pass_by(seat)
+
+    def _pass_by(self, seat: Seat) -> None:
+        self._ports.pop(seat.url, None)
+        self._asked[seat.url] = _now()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -177,7 +214,7 @@ class SeatLinks:
             return address, await self._get_bulk().connect(address)
         except OSError as error:  # TimeoutError is one
             _log.info("bulk port %s:%d of seat %d: %s; taking HTTP", *address, seat.index, error)
-            self._ports.pop(seat.url, None)
+            self._pass_by(seat)
             return None
 
     async def _find_port(self, seat: Seat) -> Address | None:
@@ -187,10 +224,9 @@ class SeatLinks:
     async def _ask_port(self, seat: Seat) -> Address | None:
         if seat.url in self._ports:
             return self._ports[seat.url]
-        now = asyncio.get_running_loop().time()
-        if now - self._asked.get(seat.url, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS:
+        if _now() - self._asked.get(seat.url, -ASK_AGAIN_SECONDS) < ASK_AGAIN_SECONDS:
             return None
-        self._asked[seat.url] = now
+        self._asked[seat.url] = _now()
         host = urlsplit(seat.url).hostname
         try:
             port = await node_calls.fetch_bulk_port(self.get_session(), seat, deadline_seconds=ASK_SECONDS)
@@ -201,3 +237,40 @@ class SeatLinks:
             return None
         self._ports[seat.url] = (host, port)
         return self._ports[seat.url]
+
+
+class _ContinuedStream:
+    """A shard as it comes over the bulk port and, from where that breaks, over HTTP."""
+
+    def __init__(
+        self, links: SeatLinks, seat: Seat, blob: BlobId, start: int, deadline_seconds: float, stream: ShardStream
+    ) -> None:
+        self._links, self._seat, self._blob, self._at = links, seat, blob, start
+        self._deadline_seconds = deadline_seconds
+        self._stream, self._is_bulk = stream, True
+
+    async def read_into(self, buffer: memoryview) -> None:
+        """See ``ShardStream``."""
+        try:
+            await self._stream.read_into(buffer)
+        except SeatFailed as failure:
+            if not self._is_bulk:
+                raise
+            self._links.leave_bulk(self._seat, failure)
+            self._stream.close()
+            self._stream, self._is_bulk = await self._open_http(), False
+            await self._stream.read_into(buffer)
+        self._at += len(buffer)
+
+    async def _open_http(self) -> ShardStream:
+        return await node_calls.open_stream(
+            self._links.get_session(), self._seat, self._blob, start=self._at, deadline_seconds=self._deadline_seconds
+        )
+
+    def close(self) -> None:
+        """See ``ShardStream``."""
+        self._stream.close()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

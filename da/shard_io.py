@@ -31,6 +31,8 @@ class ShardBody:
     """How many there are."""
     open_pieces: Callable[[], AsyncIterator[memoryview]]
     """Yields them in order; a piece stays valid until the one after the next is asked for."""
+    can_repeat: bool = False
+    """Whether they can be opened again after some were taken."""
 
 
 class ShardStream(Protocol):
@@ -46,13 +48,13 @@ class ShardStream(Protocol):
 
 
 def make_body(pieces: Sequence[memoryview]) -> ShardBody:
-    """Return a body of ``pieces`` in memory."""
+    """Return a body of ``pieces`` in memory, which can be sent again."""
 
     async def open_pieces() -> AsyncIterator[memoryview]:
         for piece in pieces:
             yield piece
 
-    return ShardBody(num_bytes=sum(len(piece) for piece in pieces), open_pieces=open_pieces)
+    return ShardBody(num_bytes=sum(len(piece) for piece in pieces), open_pieces=open_pieces, can_repeat=True)
 
 
 class HashingWriter:

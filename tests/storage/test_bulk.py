@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,9 +27,10 @@ from da.bulk import (
     encode_put_frame,
 )
 from da.client import AsyncBlobClient
-from da.core.errors import FaultKind, Malformed, NotEnoughShards
+from da.core.errors import FaultKind, Malformed, NotEnoughReceipts, NotEnoughShards
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from da.protocol import PutRequest
+from da.slabs import FileSource
 
 GENESIS_HASH = bytes(range(32))
 DATA = random.Random(2).randbytes(3_000_000)
@@ -128,6 +132,77 @@ async def test_a_port_that_does_not_answer_is_passed_by(serve_bulk: Any) -> None
         node.state.bulk_port = 1  # nobody listens there
         dispersal = await disperse(client, committee)
         assert dispersal.faults == ()
+
+
+@asynccontextmanager
+async def cut_bulk(node: Any, after_bytes: int) -> AsyncIterator[list[int]]:
+    """Put something between that resets each bulk connection after so many bytes in all; gives their number."""
+    own_port, cuts = node.state.bulk_port, [0]
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", own_port)
+        seen = 0
+
+        async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            nonlocal seen
+            while seen < after_bytes and (data := await source.read(65536)):
+                seen += len(data)
+                target.write(data)
+                await target.drain()
+
+        copies = [asyncio.create_task(copy(reader, other_writer)), asyncio.create_task(copy(other_reader, writer))]
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        for task in copies:
+            task.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+        cuts[0] += 1
+        for end in (writer, other_writer):
+            end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.transport.abort()
+
+    server = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    node.state.bulk_port = server.sockets[0].getsockname()[1]
+    try:
+        yield cuts
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("after_bytes", [0, 100, 1_500_000])
+async def test_bulk_connections_that_are_reset_give_way_to_http(
+    serve_bulk: Any, tmp_path: Path, after_bytes: int
+) -> None:
+    """At once, after the question, and in the middle of the bytes; no seat is at fault."""
+    async with serve_bulk() as (node, committee), cut_bulk(node, after_bytes) as cuts:
+        async with AsyncBlobClient(deadline_seconds=5) as client:
+            dispersal = await disperse(client, committee)
+            assert dispersal.faults == ()
+            assert cuts == [1]
+            await disperse(client, committee)
+            assert cuts == [1], "HTTP is taken for a while"
+        blob = dispersal.certificate.terms.blob
+        async with AsyncBlobClient(deadline_seconds=5) as client:
+            retrieved = await client.retrieve(blob, committee=committee, max_bytes=len(DATA))
+            assert (retrieved.data, retrieved.report.faults, cuts) == (DATA, (), [2])
+        async with AsyncBlobClient(deadline_seconds=5) as client:
+            report = await client.retrieve_to_file(blob, tmp_path / "out", committee=committee, max_bytes=len(DATA))
+            assert ((tmp_path / "out").read_bytes(), report.faults, cuts) == (DATA, (), [3])
+
+
+async def test_a_stream_that_was_reset_in_the_middle_takes_http_when_it_is_repeated(
+    serve_bulk: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("da.client.STRIPE_BYTES", 0)
+    (tmp_path / "in").write_bytes(DATA)
+    options: dict[str, Any] = {"genesis_hash": GENESIS_HASH, "tier": Tier.HOT, "expiry": Height(1000)}
+    async with serve_bulk() as (node, committee), cut_bulk(node, 1_500_000) as cuts:
+        async with AsyncBlobClient(deadline_seconds=5) as client:
+            with FileSource(tmp_path / "in") as source:
+                with pytest.raises(NotEnoughReceipts) as caught:
+                    await client.disperse_stream(source, committee=committee, **options)
+                assert caught.value.faults[0].kind is FaultKind.UNREACHABLE
+                done = await client.disperse_stream(source, committee=committee, **options)
+        assert (done.faults, cuts) == ((), [1])
 
 
 async def test_a_node_that_has_the_shard_asks_for_no_body(serve_bulk: Any, make_shard: Any) -> None:
