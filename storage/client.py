@@ -33,6 +33,7 @@ from storage.core.errors import (
     InvalidBlobText,
     LeaseTooShortForTier,
     NoCommittee,
+    NotFunded,
     NotYourLease,
     UnknownBlob,
 )
@@ -219,7 +220,8 @@ class StorageClient:
         Blocks that ``sender`` has paid cost nothing again. ``directory`` needs room for the blob. Nothing is done where
         all its seats still stand by their shards.
 
-        Raises: UnknownBlob, BlobReleased, CommitteeSizeChanged; what ``get_to_file`` and ``put`` raise.
+        Raises: UnknownBlob, BlobReleased, CommitteeSizeChanged, NotFunded before anything is read; what ``get_to_file``
+        and ``put`` raise.
         """
         info, current = self._stat_live(blob), self.committee()
         seats = self._chain.storage.committee(info.epoch)
@@ -237,6 +239,9 @@ class StorageClient:
         if verdict is Verdict.PUT_ANEW:
             raise CommitteeSizeChanged(blob=blob, expected=header.num_shards, got=len(current.seats))
         expiry = Height(max(info.expiry_height, self._chain.height() + CERTIFY_BLOCKS))
+        needed = self._quote_rest(info, expiry, sender)
+        if needed > (held := self._chain.balance(sender.address)):
+            raise NotFunded(address=sender.address, balance=held, needed=needed, what=f"moving blob {blob.hex()}")
         with tempfile.TemporaryDirectory(prefix=".rehome-", dir=directory) as place:
             path = Path(place) / "blob"
             self.get_to_file(blob, path)
@@ -250,12 +255,16 @@ class StorageClient:
                     leaf_bytes=header.leaf_bytes,
                 ).certificate
         assert certificate.terms.blob == blob, "the same bytes under the same code have the same id"
-        paid_until = max(self._chain.height(), self._chain.storage.lease_expiry(blob, sender.address))
-        blocks = max(0, expiry - paid_until)
-        max_fee = self.quote(tier=Tier(info.tier), size_bytes=info.size_bytes, blocks=blocks) if blocks else 0
+        max_fee = self._quote_rest(info, expiry, sender)
         outcome = sender.send("Storage", "certify", encode_certificate(certificate), value=max_fee)
         fee = int(outcome.event("BlobCertified").fields["fee"])
         return Rehomed(blob=blob, epoch=current.epoch, gone=gone, is_moved=True, fee=fee)
+
+    def _quote_rest(self, info: Blob, expiry: Height, sender: Sender) -> int:
+        """Return the fee in wei up to ``expiry``, less what the sender has paid."""
+        paid_until = max(self._chain.height(), self._chain.storage.lease_expiry(info.blob, sender.address))
+        blocks = max(0, expiry - paid_until)
+        return self.quote(tier=Tier(info.tier), size_bytes=info.size_bytes, blocks=blocks) if blocks else 0
 
     def renew(self, blob: BlobId, *, blocks: int, sender: Sender) -> Renewed:
         """Lengthen the sender's own lease by ``blocks``.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from contracts.bindings.errors import BindingError
+from contracts.bindings.errors import ChainUnreachable as NoChainAnswers
 from contracts.bindings.failures import describe_failure
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
@@ -33,7 +35,7 @@ from storage.cli_session import (
 )
 from storage.client import Rehomed, StorageClient, parse_blob_id
 from storage.core.delta import WIDTHS
-from storage.core.errors import CommitteeSizeChanged, StorageError, UnknownBlob
+from storage.core.errors import ChainUnreachable, CommitteeSizeChanged, InvalidRetention, StorageError, UnknownBlob
 from storage.core.retention import Retention
 from storage.core.tiers import parse_tier
 from storage.mover import (
@@ -188,15 +190,29 @@ def age(
 
 def _move(mover: Mover, what: str, watch: bool, as_json: bool) -> None:
     """Do what is due, once or again and again, and say it."""
-    while True:
+
+    def once() -> None:
         done = mover.step()
         result = {"done": [{"action": action.value, "version": version} for action, version in done]}
         if done or not watch:
             lines = [f"{what} {version}: {action.value}" for action, version in done]
             show(result, as_json, "\n".join(lines) or "nothing to do")
+
+    _repeat(once, watch=watch, pause_seconds=KEEP_SECONDS)
+
+
+def _repeat(once: Callable[[], None], *, watch: bool, pause_seconds: float) -> None:
+    """Do it once; with ``watch`` again and again: what fails then is said, and the next pass may do better."""
+    while True:
+        try:
+            once()
+        except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
+            if not watch or isinstance(error, InvalidRetention):
+                raise
+            print(describe_failure(error), file=sys.stderr, flush=True)
         if not watch:
             return
-        time.sleep(KEEP_SECONDS)
+        time.sleep(pause_seconds)
 
 
 def _show_archive(catalogue: Path, blob: BlobId, as_json: bool) -> None:
@@ -225,17 +241,14 @@ def rehome(
             raise ValueError("no blob given; next: name some, or give --all")
         sender = Sender(client, unlock_key(key_file))
         named = [parse_blob_id(text) for text in blobs or ()]
-        while True:
-            try:
-                wanted = [*named, *(_list_live(storage, sender.address) if all_blobs else ())]
-                _rehome(storage, traffic, wanted, sender, directory, as_json, is_quiet=watch)
-            except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
-                if not watch:
-                    raise
-                print(describe_failure(error), file=sys.stderr, flush=True)  # the next pass may do better
-            if not watch:
-                return
-            time.sleep(REHOME_SECONDS)
+        if not directory.is_dir():
+            raise ValueError(f"--directory {directory} is no folder; next: name one with room for a blob")
+
+        def once() -> None:
+            wanted = [*named, *(_list_live(storage, sender.address) if all_blobs else ())]
+            _rehome(storage, traffic, wanted, sender, directory, as_json, is_quiet=watch)
+
+        _repeat(once, watch=watch, pause_seconds=REHOME_SECONDS)
 
 
 def _list_live(storage: StorageClient, address: str) -> list[BlobId]:
@@ -253,18 +266,36 @@ def _rehome(
     *,
     is_quiet: bool,
 ) -> None:
-    """Move those that have lost a seat, and say it; ``is_quiet``: say nothing where nothing was to be done."""
+    """Move those that have lost a seat, and say it; ``is_quiet``: say nothing where nothing was to be done.
+
+    One that fails keeps no other back; the last failure is raised when all had their turn.
+    """
     done: list[Rehomed] = []
     left: list[CommitteeSizeChanged] = []
+    failed: list[tuple[BlobId, Exception]] = []
     for blob in wanted:
         with show_progress(f"moving {blob.hex()[:16]}", lambda: traffic.bytes_sent, as_json):
             try:
                 done.append(storage.rehome(blob, sender=sender, directory=directory))
             except CommitteeSizeChanged as error:
                 left.append(error)
+            except (ChainUnreachable, NoChainAnswers):
+                raise
+            except (StorageError, DataAvailabilityError, BindingError, OSError) as error:
+                failed.append((blob, error))
+    is_worth_saying = any(item.is_moved for item in done) or not is_quiet
+    if is_worth_saying and (done or left or not failed):
+        _show_moves(done, left, failed, as_json)
+    for _, failure in failed[:-1]:
+        print(describe_failure(failure), file=sys.stderr, flush=True)
+    if failed:
+        raise failed[-1][1]
+
+
+def _show_moves(
+    done: list[Rehomed], left: list[CommitteeSizeChanged], failed: list[tuple[BlobId, Exception]], as_json: bool
+) -> None:
     moved = [item for item in done if item.is_moved]
-    if is_quiet and not moved:
-        return
     result = {
         "moved": [
             {"blob": "0x" + item.blob.hex(), "epoch": item.epoch, "gone": list(item.gone), "fee_wei": item.fee}
@@ -272,6 +303,7 @@ def _rehome(
         ],
         "num_staying": len(done) - len(moved),
         "put_anew": ["0x" + error.blob.hex() for error in left],
+        "failed": [{"blob": "0x" + blob.hex(), "message": str(error)} for blob, error in failed],
     }
     lines = [
         f"0x{item.blob.hex()}: seats {', '.join(map(str, item.gone))} are gone, moved to epoch {item.epoch}, "
@@ -279,4 +311,6 @@ def _rehome(
         for item in moved
     ]
     lines += [f"0x{error.blob.hex()}: {error}" for error in left]
-    show(result, as_json, "\n".join([*lines, f"{len(moved)} moved, {len(done) - len(moved)} stay where they are"]))
+    failures = f", {len(failed)} failed" if failed else ""
+    lines.append(f"{len(moved)} moved, {len(done) - len(moved)} stay where they are{failures}")
+    show(result, as_json, "\n".join(lines))

@@ -326,14 +326,14 @@ class WrongChain(StorageError):
 
 
 class NotFunded(StorageError):
-    """The deadline for funds passed."""
+    """An account has less than what comes next will cost; the deadline for funds has passed, where there is one."""
 
-    def __init__(self, *, address: str, balance: int, needed: int) -> None:
+    def __init__(self, *, address: str, balance: int, needed: int, what: str = "registration") -> None:
         self.address = address
         self.balance = balance
         self.needed = needed
         super().__init__(
-            f"account {address} has {balance} wei, registration needs {needed}; "
+            f"account {address} has {balance} wei, {what} needs {needed}; "
             f"next: send it more, on a devnet localnet fund {address}"
         )
 

@@ -137,6 +137,7 @@ def test_a_dead_node_is_slashed_and_its_shards_get_a_new_home(stores: Stores, tm
         "moved": [],
         "num_staying": 2,
         "put_anew": [],
+        "failed": [],
     }
 
     # one dies for good: its peers notice, challenge it on the chain, and it is slashed
