@@ -23,8 +23,9 @@ from chain.abci.application import ChainApplication, OutOfOrder, UnsupportedAbci
 from chain.abci.evm_work import MAX_CONTRACTS, EvmWork
 from chain.abci.verdicts import VerdictCache
 from chain.core import transactions
-from chain.core.errors import BlockGasExhausted
+from chain.core.errors import BlockGasExhausted, WrongChainId
 from chain.core.genesis import process_genesis
+from chain.core.records import Transaction
 from chain.core.smt import EMPTY, Proof, verify
 from chain.core.types import Address
 from chain.store import Store
@@ -244,6 +245,14 @@ def test_verdict_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_VERDICT_BYTES", 25)
     cache.decode(b"x" * 20, 1)
     assert cache._num_bytes <= 25
+
+
+def test_verdicts_are_those_of_one_chain(alice: Any) -> None:
+    cache = VerdictCache()
+    raw = alice.raw(0)
+    assert isinstance(cache.decode(raw, 4242), Transaction)
+    assert isinstance(cache.decode(raw, 5), WrongChainId)
+    assert isinstance(cache.decode(raw, 4242), Transaction)
 
 
 def test_proposals_are_accepted_whatever_they_hold(driver: Driver, alice: Any) -> None:

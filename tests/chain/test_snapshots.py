@@ -166,6 +166,11 @@ def test_a_second_offer_aborts_a_half_applied_one(source: Source, make: MakeNode
     for index in range(other.offer().chunks - 1):
         target.receive(index, other.chunk(index))
     restore(source, target)
+    proofs = pb.RequestQuery(path="/proofs", data=msgpack.packb([b"a/" + alice.address]))
+    assert target.application.process_query(proofs).value == source.application.process_query(proofs).value
+    assert target.receive_offer(other.offer(), other.app_hash) == OFFER.ACCEPT
+    assert "no state yet" in target.application.process_query(proofs).log, "nothing is proven of what was given up"
+    restore(source, target)
     assert list(target.store.committed.iterate_entries()) == list(source.store.committed.iterate_entries())
 
 

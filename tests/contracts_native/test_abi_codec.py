@@ -113,6 +113,28 @@ def test_words_are_read_as_eth_abi_reads_them(data: st.DataObject) -> None:
             assert got == decode_values(fields, changed)
 
 
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("bool", 2),
+        ("bool", 2**255 + 1),
+        ("uint8", 2**8),
+        ("uint64", 2**255),
+        ("address", 2**160),
+        ("address", 2**255),
+        ("bytes", 0),
+        ("bytes", 31),
+        ("string", 2**256 - 32),
+    ],
+)
+def test_words_with_high_bits_are_left_to_eth_abi_which_refuses_them(kind: str, number: int) -> None:
+    fields = [Field("value", kind)]
+    word = number.to_bytes(32, "big")
+    assert make_reader(fields)(word) is None
+    with pytest.raises(AbiDecodingError):
+        decode_values(fields, word)
+
+
 def test_arrays_of_dynamic_structs() -> None:
     inner = struct("Inner", "", "string name", "uint8[] numbers")
     fields = (Field("all", inner, is_array=True), Field("last", "uint64"))

@@ -1,8 +1,8 @@
 """Calldata, return data, logs and custom errors from the declarations (Solidity ABI specification).
 
-``encoder`` writes words, ``decoder`` reads the usual ones and eth_abi all others; this module knows the declarations.  Addresses are 20 bytes on our side and
-structs are tuples in field order.  Invariant: what does not decode strictly raises ``AbiDecodingError``
-and nothing else.
+``encoder`` writes words, ``decoder`` reads the usual ones and eth_abi all others; this module knows the declarations.
+Addresses are 20 bytes on our side and structs are tuples in field order.  Invariant: what does not decode strictly
+raises ``AbiDecodingError`` and nothing else.
 """
 
 from __future__ import annotations
