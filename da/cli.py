@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,11 +27,16 @@ from da.core.hashing import compute_digest
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.scheme import compute_scheme
 from da.core.types import Height, Tier
+from da.input_file import read_input
 from da.kernel import get_kernel
+from da.landing import open_part
 from da.protocol import decode_blob_id
 from da.recovery import recover_blob
 from da.sealing import SealedSource, create_secret, load_secret, unseal_file
 from da.slabs import FileSource
+
+MAX_COMMITTEE_BYTES = 1 << 20
+"""Of a committee file: 64 seats take a fiftieth."""
 
 SELFTEST_BYTES = 1 << 20
 """Size of the blob that the self-test codes and decodes."""
@@ -255,20 +259,20 @@ def _describe_failure(error: DataAvailabilityError | OSError) -> str:
 
 
 def _read_committee(path: Path) -> CommitteeFile:
-    return decode_committee(path.read_text())
+    return decode_committee(read_input(path, limit_bytes=MAX_COMMITTEE_BYTES).decode())
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """Write under a temporary name and rename, so that a cut run leaves no half file."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
+    """Write under a temporary name and rename, so that a cut run leaves no half file; raises NotAFile, OSError."""
+    fd, part = open_part(path)
+    try:
+        with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except OSError:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+            os.fsync(fd)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _parse_tier(name: str) -> Tier:

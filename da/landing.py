@@ -14,13 +14,8 @@ from pathlib import Path
 from da.core.errors import NotAFile
 
 
-def open_part(path: Path, *, mode: int = 0o644) -> tuple[int, Path]:
-    """Create the file that will become ``path``, beside it; return its descriptor, for writing, and its name.
-
-    Raises:
-        NotAFile: ``path`` is a folder, a device or a pipe.
-        OSError: its folder is missing, read-only or full; it names ``path``.
-    """
+def check_target(path: Path) -> None:
+    """Raise ``NotAFile`` where ``path`` is a folder, a device or a pipe."""
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:
@@ -29,6 +24,16 @@ def open_part(path: Path, *, mode: int = 0o644) -> tuple[int, Path]:
         raise NotAFile(path=str(path), found="is a folder", next_step="name a file in it")
     if not stat.S_ISREG(kind):
         raise NotAFile(path=str(path), found="is a device, a pipe or a socket", next_step="give another name")
+
+
+def open_part(path: Path, *, mode: int = 0o644) -> tuple[int, Path]:
+    """Create the file that will become ``path``, beside it; return its descriptor, for writing, and its name.
+
+    Raises:
+        NotAFile: ``path`` is a folder, a device or a pipe.
+        OSError: its folder is missing, read-only or full; it names ``path``.
+    """
+    check_target(path)
     part = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.part")
     try:
         return os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode), part

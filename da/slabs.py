@@ -7,7 +7,6 @@ coder, sender and reader hold a few slabs and nothing else. They are a matter of
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Protocol
 
 from da.core.blob import StripeSpan, iterate_stripes
 from da.core.errors import NotAFile, SourceChanged
+from da.input_file import open_input
 
 SLAB_BYTES = 32 * 2**20
 """All n pieces of a slab together: a few of them are what a transfer of any size holds in memory."""
@@ -72,12 +72,9 @@ class FileSource:
             OSError: it is missing, or can't be read.
         """
         self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._fd = open_input(path, next_step="name a file; of a folder make an archive first")
         try:
             found = os.fstat(self._fd)
-            if not stat.S_ISREG(found.st_mode):
-                what = "is a folder" if stat.S_ISDIR(found.st_mode) else "is a device, a pipe or a socket"
-                raise NotAFile(path=str(path), found=what, next_step="name a file; of a folder make an archive first")
             if not found.st_size and os.pread(self._fd, 1, 0):
                 what = "has bytes and a length of 0"
                 raise NotAFile(path=str(path), found=what, next_step="copy it, and send the copy")

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from contracts.bindings.sender import Sender
 from da.core.types import BlobId, Tier
+from da.input_file import open_input
+from da.landing import check_target
 from da.slabs import FileSource
 from storage.archiving import Chain, read_archive, read_header, write_archive
 from storage.client import StorageClient, Stored
@@ -55,16 +57,18 @@ def keep_file(
 ) -> Archived:
     """Put a file as an archive; as the difference to the archive ``base``, unless that has four below it already.
 
-    Raises: MalformedArchive when ``base`` is none; what ``StorageClient.put`` and ``get`` raise.
+    Raises: NotAFile; MalformedArchive when ``base`` is none; what ``StorageClient.put`` and ``get`` raise.
     """
-    with tempfile.TemporaryDirectory(prefix=".archive-", dir=path.parent) as directory, ExitStack() as stack:
+    with ExitStack() as stack:
+        source = stack.enter_context(os.fdopen(open_input(path), "rb"))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=".archive-", dir=path.parent))
         chain = None
         if base is not None:
             chain = stack.enter_context(_open_chain(storage, base, Path(directory)))
             if chain.depth >= MAX_DEPTH:
                 chain = None
         target = Path(directory) / "new"
-        with path.open("rb") as source, target.open("wb") as file:
+        with target.open("wb") as file:
             header = write_archive(source, file, width=width, base=chain)
         with FileSource(target) as archive:
             stored = storage.put(archive, tier=tier, blocks=blocks, sender=sender)
@@ -76,8 +80,9 @@ def keep_file(
 def restore_file(storage: StorageClient, blob: BlobId, out: Path) -> int:
     """Write the contents of an archive to ``out`` and return their size.
 
-    Raises: MalformedArchive; what ``StorageClient.get`` raises.
+    Raises: NotAFile; MalformedArchive; what ``StorageClient.get`` raises.
     """
+    check_target(out)
     with tempfile.TemporaryDirectory(prefix=".restore-", dir=out.parent) as directory:
         with _open_chain(storage, blob, Path(directory)) as chain:
             target = Path(directory) / "contents"

@@ -11,6 +11,20 @@ import errno
 SEPARATOR = "; next: "
 """Between what happened and what to do."""
 
+_FULL_STEP = "make room on that disk, or name a place on another"
+
+_STEPS = {
+    errno.ENOENT: "name one that exists",
+    errno.ENOTDIR: "name a path whose parts are folders",
+    errno.EISDIR: "name a file",
+    errno.EEXIST: "name another, or move that one away",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.EACCES: "name one that you may use, or change its owner or mode",
+    errno.EPERM: "name one that you may use, or change its owner or mode",
+    errno.EROFS: "name a place that can be written to",
+}
+"""What to do about a file that the system refuses."""
+
 
 def describe_failure(error: BaseException) -> str:
     """Return one line, or two where a next step is known; no class name, that is for programs.
@@ -23,7 +37,9 @@ def describe_failure(error: BaseException) -> str:
         text = f"{error.filename}: {error.strerror}"
     what, _, step = text.partition(SEPARATOR)
     step = getattr(error, "next_step", "") or step
-    if not step and isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        step = "make room on that disk, or name a place on another"
+    if not step and isinstance(error, OSError):
+        step = _FULL_STEP if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        if error.filename is not None and error.errno is not None:
+            step = step or _STEPS.get(error.errno, "")
     what = what or "stopped"
     return f"error: {what}" + (f"\nnext:  {step}" if step else "")

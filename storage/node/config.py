@@ -71,9 +71,11 @@ class NodeConfig:
         Raises: StorageError naming the field.
         """
         if self.capacity_bytes < 1 << 20:
-            raise StorageError(f"capacity_bytes {self.capacity_bytes}, expected at least {1 << 20}")
+            raise StorageError(
+                f"capacity_bytes {self.capacity_bytes}, expected at least {1 << 20}; next: give --capacity 1MiB or more"
+            )
         if self.advertise_url is None and self.host in ("0.0.0.0", "::", ""):
             raise StorageError(
                 f"listening on {self.host or 'all addresses'} needs advertise_url: the URL that clients on other "
-                "machines reach, e.g. --advertise http://store.example.org:9001"
+                "machines reach; next: give it, such as --advertise http://store.example.org:9001"
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.core.errors import HomeInUse, WrongChain
+from storage.core.errors import HomeInUse, StorageError, WrongChain
 from storage.whole_file import create_whole
 
 
@@ -32,11 +32,16 @@ def lock_home(home: Path) -> Iterator[None]:
 def bind_home(home: Path, genesis_hash: bytes) -> None:
     """Note which chain a home belongs to, the first time; check it after that.
 
-    Raises: WrongChain.
+    Raises: WrongChain, StorageError where the note can't be read.
     """
     path = home / "genesis"
     if path.exists():
-        expected = bytes.fromhex(path.read_text(encoding="ascii"))
+        try:
+            expected = bytes.fromhex(path.read_text(encoding="ascii"))
+        except ValueError as error:
+            raise StorageError(
+                f"{path} holds no hash: {error}; next: write {genesis_hash.hex()} there if the home is of this chain"
+            ) from error
         if expected != genesis_hash:
             raise WrongChain(home=str(home), expected=expected, got=genesis_hash)
         return

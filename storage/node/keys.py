@@ -54,5 +54,8 @@ def load_or_create_receipt_key(path: Path) -> ReceiptKey:
             os.fsync(file.fileno())
     text = path.read_text(encoding="ascii", errors="replace").strip()
     if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
-        raise KeyFileError(f"{path} holds {len(text)} characters, expected one line of 64 hex digits")
+        raise KeyFileError(
+            f"{path} holds {len(text)} characters, expected one line of 64 hex digits; next: restore it from "
+            "a copy, or remove it where this node was never registered"
+        )
     return ReceiptKey(bytes.fromhex(text))

@@ -53,7 +53,8 @@ class FileTrace:
     def __init__(self, path: Path) -> None:
         """Append to ``path``; raises ``OSError``."""
         self._lock = threading.Lock()
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # A pipe that nobody reads is refused, and one that is full loses lines: neither may hold the node up.
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         self._num_lost = 0
 
     def record(self, event: str, **fields: str | int) -> None:

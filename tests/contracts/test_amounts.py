@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from contracts.bindings.amounts import format_tokens
@@ -31,4 +34,14 @@ def test_amounts_have_six_digits_and_a_unit(wei: int, text: str) -> None:
 def test_failures_are_one_line_or_two_without_a_class_name() -> None:
     assert describe_failure(ValueError("4, expected 5")) == "error: 4, expected 5"
     assert describe_failure(ValueError("4, expected 5; next: wait")) == "error: 4, expected 5\nnext:  wait"
-    assert describe_failure(FileNotFoundError(2, "No such file", "book.txt")) == "error: book.txt: No such file"
+    said = describe_failure(FileNotFoundError(2, "No such file", "book.txt"))
+    assert said == "error: book.txt: No such file\nnext:  name one that exists"
+    assert (
+        describe_failure(OSError(errno.EIO, "Input/output error", "book.txt")) == "error: book.txt: Input/output error"
+    )
+
+
+@pytest.mark.parametrize("name", ["ENOENT", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG", "EACCES", "EROFS", "ENOSPC"])
+def test_a_file_that_the_system_refuses_has_a_next_step(name: str) -> None:
+    code = getattr(errno, name)
+    assert "\nnext:  " in describe_failure(OSError(code, os.strerror(code), "book.txt"))

@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from da import cli
 from da.core.errors import FaultKind, NotAFile, NotEnoughReceipts, SeatFault, SourceChanged
+from da.core.types import BlobId
 from da.landing import open_part
 from da.sealing import create_secret, load_secret
 from da.slabs import FileSource
+from storage.archives import keep_file, restore_file
+
+NOBODY: Any = None
+"""Neither chain nor store is asked."""
 
 
 def test_no_device_pipe_or_folder_is_replaced(tmp_path: Path) -> None:
@@ -21,6 +28,10 @@ def test_no_device_pipe_or_folder_is_replaced(tmp_path: Path) -> None:
     for target in (Path("/dev/null"), pipe, folder, Path()):
         with pytest.raises(NotAFile, match=r"expected a file; next: "):
             open_part(target)
+        with pytest.raises(NotAFile, match=r"expected a file; next: "):
+            cli._write_file(target, b"a certificate")
+        with pytest.raises(NotAFile, match=r"expected a file; next: "):
+            restore_file(NOBODY, BlobId(bytes(32)), target)
     assert sorted(tmp_path.iterdir()) == [folder, pipe], "nothing was left behind"
 
 
@@ -41,8 +52,16 @@ def test_a_name_of_the_greatest_length_has_room_for_its_part(tmp_path: Path) -> 
 def test_only_a_file_is_sent(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(NotAFile):
         FileSource(tmp_path / name)
+    if name == "/proc/self/status":
+        return  # it has an end, and an archive keeps what is read
+    with pytest.raises(NotAFile, match=r"expected a file; next: "):
+        keep_file(NOBODY, tmp_path / name, blocks=1, sender=NOBODY)
+    with pytest.raises(NotAFile, match=r"expected a file; next: "):
+        cli._read_committee(tmp_path / name)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize("change", ["longer", "other bytes"])

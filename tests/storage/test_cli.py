@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from contracts.bindings.errors import KeyFileError
 from contracts.bindings.types import Blob, BlobState
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
 from da.retrieval import RetrieveReport
@@ -281,6 +282,9 @@ def test_keys_are_made_once_and_readable_by_the_owner_only(tmp_path: Path) -> No
     first, second = load_or_create_receipt_key(path), load_or_create_receipt_key(path)
     assert first.public == second.public
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text("")
+    with pytest.raises(KeyFileError, match="holds 0 characters, expected one line of 64 hex digits; next: "):
+        load_or_create_receipt_key(path)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +293,7 @@ def test_keys_are_made_once_and_readable_by_the_owner_only(tmp_path: Path) -> No
 )
 def test_invalid_node_config(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     values: dict[str, Any] = {"home": tmp_path, "host": "127.0.0.1", "port": 0, "capacity_bytes": 1 << 20}
-    with pytest.raises(StorageError, match=words):
+    with pytest.raises(StorageError, match=f"{words}.*; next: "):
         NodeConfig(**{**values, **changes})
 
 
@@ -298,6 +302,10 @@ def test_a_home_belongs_to_one_chain(tmp_path: Path) -> None:
     bind_home(tmp_path, bytes(32))
     with pytest.raises(WrongChain, match="give another --home"):
         bind_home(tmp_path, b"\1" * 32)
+    for text in (b"zz", b"\xff"):
+        (tmp_path / "genesis").write_bytes(text)
+        with pytest.raises(StorageError, match=f"holds no hash: .*; next: write {bytes(32).hex()} there"):
+            bind_home(tmp_path, bytes(32))
     assert [path.name for path in tmp_path.iterdir()] == ["genesis"]
 
 
