@@ -123,10 +123,16 @@ class BulkServer:
             if len(self._connections) >= MAX_CONNECTIONS and not self._cut_idle():
                 sock.close()
                 continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
             self._waiting[sock] = time.monotonic()
-            served = self._threads.submit(self._serve, sock)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+                served = self._threads.submit(self._serve, sock)
+            except (OSError, RuntimeError) as error:  # it is gone, or the system starts no thread
+                log.warning("a connection on the bulk port was not served: %s", error)
+                self._waiting.pop(sock, None)
+                sock.close()
+                continue
             self._connections[served] = sock
             served.add_done_callback(self._forget)
 

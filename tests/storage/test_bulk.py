@@ -7,6 +7,7 @@ import dataclasses
 import random
 import socket
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -292,6 +293,26 @@ async def test_invalid_frames_end_a_connection_and_no_more(serve_bulk: Any, make
             for text in (b"", b"[]", b"{}", b'{"call": "get"}', b'{"call": "put"}', b"\xff"):
                 status, answer, _ = await wire.ask(MAGIC + len(text).to_bytes(4, "big") + text)
                 assert (status, answer["error"]) == (400, "Malformed")
+            assert (await wire.ask(good))[0] == 100
+
+
+async def test_a_connection_for_which_there_is_no_thread_is_not_the_last(
+    serve_bulk: Any, make_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = encode_put_frame(make_put(make_shard(b"x")))
+    real = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("bulk"):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    async with serve_bulk() as (node, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            async with dial(node) as wire:
+                assert await wire.is_closed()
+        async with dial(node) as wire:
             assert (await wire.ask(good))[0] == 100
 
 
