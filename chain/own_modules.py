@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def make_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of ours in the current folder."""
-    return [sys.executable, *([] if _is_at_root() else ["-P"]), "-m", module, *arguments]
+    return [sys.executable, "-m" if _is_at_root() else "-Pm", module, *arguments]
 
 
 def _is_at_root() -> bool:

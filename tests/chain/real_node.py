@@ -96,9 +96,10 @@ class Node:
         assert self.process is not None
         named = {}
         for child in psutil.Process(self.process.pid).children():
-            if child.status() == psutil.STATUS_ZOMBIE:
+            try:
+                words = child.cmdline()
+            except psutil.NoSuchProcess:  # ended meanwhile, and its parent may not have looked yet
                 continue
-            words = child.cmdline()
             named["cometbft" if words and "cometbft" in words[0] else " ".join(words[3:4])] = child
         return named
 
