@@ -42,6 +42,12 @@ def test_invalid_missing_file(tmp_path: Path) -> None:
         load_corpus(DataRecipe(), tmp_path / "nothing.txt")
 
 
+def test_invalid_folder_without_a_data_set(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    with pytest.raises(CorpusMissingError, match=r"neither a .*; next: name a text file"):
+        load_corpus(DataRecipe(), tmp_path)
+
+
 def test_invalid_recipe_wants_a_file() -> None:
     with pytest.raises(CorpusMissingError, match="--data FILE"):
         load_corpus(DataRecipe(source=DataSource.FILE))

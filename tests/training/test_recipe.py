@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from eth_hash.auto import keccak
 
-from training.core.errors import MissingRecipeKeyError, RecipeSyntaxError, RecipeValueError, UnknownRecipeKeyError
+from contracts.bindings.failures import describe_failure
+from training.core.errors import (
+    MissingRecipeKeyError,
+    RecipeError,
+    RecipeSyntaxError,
+    RecipeValueError,
+    UnknownRecipeKeyError,
+)
 from training.core.layout import build_layout
 from training.core.recipe_text import compute_fingerprint, compute_recipe_digest, parse_recipe
 from training.recipes.shipped import load_shipped, shipped_names
@@ -77,6 +84,15 @@ def test_invalid_value_names_key_and_expectation(old: str, new: str, key: str) -
 def test_invalid_toml() -> None:
     with pytest.raises(RecipeSyntaxError, match="not valid TOML"):
         parse_recipe("a = ")
+
+
+@pytest.mark.parametrize(
+    "text", ["a = ", TINY + "\n[odd]\n", TINY.replace("[codec]", "[codecs]"), "name = 'x'", TINY.replace("seed", "#")]
+)
+def test_whoever_gives_a_bad_recipe_is_told_what_to_do(text: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text)
+    assert "\nnext:  " in describe_failure(caught.value)
 
 
 def test_digest_is_keccak_of_the_text() -> None:

@@ -49,7 +49,7 @@ class RecipeSyntaxError(RecipeError):
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"the recipe is not valid TOML: {reason}")
+        super().__init__(f"the recipe is not valid TOML: {reason}; next: mend it; `trainer recipe` prints a whole one")
 
 
 class UnknownRecipeKeyError(RecipeError):
@@ -59,7 +59,7 @@ class UnknownRecipeKeyError(RecipeError):
         self.key = key
         self.nearest = nearest
         advice = f"did you mean {nearest!r}?" if nearest is not None else "remove it"
-        super().__init__(f"unknown recipe key {key!r}; {advice}")
+        super().__init__(f"unknown recipe key {key!r}; next: {advice}")
 
 
 class MissingRecipeKeyError(RecipeError):
@@ -67,7 +67,9 @@ class MissingRecipeKeyError(RecipeError):
 
     def __init__(self, key: str) -> None:
         self.key = key
-        super().__init__(f"the recipe lacks the key {key!r}; add it (the recipes shipped in training/recipes show how)")
+        super().__init__(
+            f"the recipe lacks the key {key!r}; next: add it (the recipes shipped in training/recipes show how)"
+        )
 
 
 class RecipeValueError(RecipeError):
@@ -77,7 +79,7 @@ class RecipeValueError(RecipeError):
         self.key = key
         self.got = got
         self.expected = expected
-        super().__init__(f"recipe key {key!r} is {got!r}, expected {expected}")
+        super().__init__(f"recipe key {key!r} is {got!r}, expected {expected}; next: give such a value")
 
 
 class PayloadRefusedError(TrainingError):
@@ -197,7 +199,7 @@ class MissingExtraError(TrainingError):
     def __init__(self, extra: str, package: str, reason: str) -> None:
         self.extra = extra
         self.package = package
-        super().__init__(f"{reason} needs {package}, which is not installed; pip install 'archipelago[{extra}]'")
+        super().__init__(f"{reason} needs {package}, which is not installed; next: pip install 'archipelago[{extra}]'")
 
 
 class ModelMismatchError(TrainingError):
@@ -300,7 +302,9 @@ class CorpusFormatError(CorpusError):
         self.where = where
         self.got = got
         self.expected = expected
-        super().__init__(f"{where} holds {got}, expected {expected}")
+        super().__init__(
+            f"{where} holds {got}, expected {expected}; next: name another file, or mend the recipe's [data]"
+        )
 
 
 class TokenizerError(CorpusError):

@@ -59,7 +59,10 @@ def read_dataset(name: str, split: str, column: str) -> Iterator[bytes]:
         import datasets
     except ImportError as error:
         raise MissingExtraError("data", "datasets", f"the data set {name!r}") from error
-    found: Any = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, split=split)
+    try:
+        found: Any = datasets.load_from_disk(name) if Path(name).is_dir() else datasets.load_dataset(name, split=split)
+    except (OSError, ValueError) as error:  # no data set, none of that name, or nobody to ask for it
+        raise CorpusMissingError(f"{name} ({error})") from error
     if column not in found.column_names:
         raise CorpusFormatError(name, f"columns {', '.join(found.column_names)}", f"data.column = {column!r}")
     return (str(row[column]).encode() + DOCUMENT_END for row in found)
