@@ -140,7 +140,8 @@ def fund(
 ) -> None:
     """Send money from the faucet."""
     try:
-        amount = int(Decimal(tokens) * WEI_PER_TOKEN)
+        wanted = Decimal(tokens)
+        amount = int(wanted * WEI_PER_TOKEN) if wanted.is_finite() else 0
         if amount <= 0:
             fail(f"--tokens is {tokens}, expected more than 0; next: such as 1000 or 0.5")
         address = parse_address(address)

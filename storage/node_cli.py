@@ -26,6 +26,7 @@ from contracts.bindings.sender import Sender
 from contracts.bindings.types import StorageNodeState
 from contracts.bindings.unlocking import ask_password, unlock_key
 from contracts.bindings.version import add_version
+from da.node_calls import MAX_STATUS_BYTES
 from da.protocol import STATUS_PATH
 from storage.amounts import format_wei, parse_tokens
 from storage.core.accusation import AccusationPolicy
@@ -65,7 +66,10 @@ LOCAL_URLS = ("http://127.0.0.1:9001", "http://127.0.0.1:9100")
 """Where ``start`` listens by default, and a devnet's first node."""
 
 STATUS_SECONDS = 5.0
-"""How long ``status`` waits."""
+"""How long ``status`` waits for a node to say something."""
+
+STATUS_PARTS = {"node", "chain", "space", "disk", "tiers", "repair", "audits", "income"}
+"""Of a status, as it is printed."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -368,7 +372,9 @@ def _fetch_status(url: str) -> dict[str, Any]:
                 return _fetch_status(candidate)
         url = LOCAL_URLS[-1]
     with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
-        value: dict[str, Any] = json.load(answer)
+        value = json.loads(answer.read(MAX_STATUS_BYTES))
+    if not isinstance(value, dict) or not value.keys() >= STATUS_PARTS:
+        raise ValueError("what answers there is no storage node of this version")
     return value
 
 

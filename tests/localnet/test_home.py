@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from contracts.bindings.keys import create_key
+from localnet import cli
 from localnet.core.config import DevnetConfig, build_alloc
 from localnet.core.errors import BadDevnetRecord, DevnetAlreadyUp, DevnetNotUp, LocalnetError, NotReadyInTime, Stopped
 from localnet.devnet import hold_home, reset_home
@@ -134,3 +136,11 @@ def test_home_that_cannot_be_made_is_an_error_with_a_next_step(tmp_path: Path, d
     assert "can be no home: Not a directory" in done.stderr
     assert "give another --home" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("tokens", ["inf", "-inf", "nan", "0", "-1", "x", "1e-30"])
+def test_invalid_amounts_are_refused_before_anybody_is_asked(tokens: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli.app, ["fund", "0x" + "ab" * 20, "--tokens", tokens, "--home", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"--tokens is {tokens}" in done.stderr.replace("'", "")
+    assert "next:  such as 1000 or 0.5" in done.stderr

@@ -7,9 +7,11 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -321,6 +323,25 @@ def test_status_of_nobody() -> None:
     result = CliRunner().invoke(node_cli.app, ["status", "--url", "http://127.0.0.1:1", "--json"])
     assert result.exit_code == node_cli.NOT_REACHED
     assert "is storage-node start running there" in json.loads(result.stdout)["message"]
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b"null", b"{", b'{"node": {}}', b"x" * 100_000])
+def test_status_of_something_else(answer: bytes) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        result = CliRunner().invoke(node_cli.app, ["status", "--url", f"http://127.0.0.1:{server.server_port}"])
+    assert result.exit_code == node_cli.NOT_REACHED, result.output
+    assert "gave no status: " in result.stderr
+    assert "next:  give its --url" in result.stderr
 
 
 @pytest.mark.integration
