@@ -101,7 +101,8 @@ def _read(path: Path) -> str:
     except FileNotFoundError as e:
         raise KeyFileError(f"{path} does not exist; next: make one with `trainer keys new {path}`") from e
     except (OSError, UnicodeDecodeError) as e:
-        raise KeyFileError(f"{path} can't be read: {e}") from e
+        why = getattr(e, "strerror", None) or "it is no text"
+        raise KeyFileError(f"{path} can't be read: {why}; next: name a key file that you may read") from e
 
 
 def _write(path: Path, text: str) -> None:

@@ -107,7 +107,9 @@ class Transport:
             raise ValueError("at least one chain URL is needed, got none")
         for url in urls:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-                raise ValueError(f"chain URL {url!r} is no http(s)://host:port")
+                raise ValueError(
+                    f"chain URL {url!r} is no http(s)://host:port; next: write it as http://127.0.0.1:8545"
+                )
         self.count = ByteCount()
         self.endpoints = [Endpoint(url) for url in urls]
         self._timeout_seconds = timeout_seconds

@@ -45,7 +45,10 @@ def _from_environment() -> str:
         try:
             lines = Path(name).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise KeyFileError(f"{PASSWORD_FILE} names {name}, which can't be read: {error}") from error
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise KeyFileError(
+                f"{PASSWORD_FILE} names {name}, which can't be read: {why}; next: name a file whose first line it is"
+            ) from error
         if not lines or not lines[0]:
             raise KeyFileError(
                 f"{PASSWORD_FILE} names {name}, whose first line is empty; next: write the password there"

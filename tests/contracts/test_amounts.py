@@ -9,6 +9,7 @@ import pytest
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.failures import describe_failure
+from contracts.bindings.transport import Transport
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,8 @@ def test_failures_are_one_line_or_two_without_a_class_name() -> None:
 def test_a_file_that_the_system_refuses_has_a_next_step(name: str) -> None:
     code = getattr(errno, name)
     assert "\nnext:  " in describe_failure(OSError(code, os.strerror(code), "book.txt"))
+
+
+def test_a_chain_url_that_is_none_has_a_next_step() -> None:
+    with pytest.raises(ValueError, match=r"chain URL 'foo' is no .*; next: "):
+        Transport(["foo"], timeout_seconds=1.0)

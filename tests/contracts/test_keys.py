@@ -105,8 +105,11 @@ def test_encrypted_file_is_opened_by_password_only(
     with pytest.raises(KeyFileError, match="first line is empty"):
         unlock_key(path)
     monkeypatch.setenv(PASSWORD_FILE, str(tmp_path / "none"))
-    with pytest.raises(KeyFileError, match="can't be read"):
+    with pytest.raises(KeyFileError, match=r"can't be read: No such file .*; next: "):
         unlock_key(path)
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(KeyFileError, match=r"can't be read: it is no text; next: "):
+        load_key(tmp_path / "binary")
 
 
 def test_prompt_asks_once_to_open_and_twice_for_a_new_one(
