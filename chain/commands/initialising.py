@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from chain.cometbft import Timing
-from chain.commands.options import DEFAULT_HOME, FIRST_PORT, Home, Json, make_chain_id
+from chain.commands.options import DEFAULT_HOME, FIRST_PORT, Home, Json, choose_chain_id
 from chain.core.errors import InvalidGenesis
 from chain.core.genesis import DEFAULT_BASE_FEE_WEI, DEFAULT_GAS_LIMIT, parse_genesis
 from chain.home import Addresses, compute_evm_chain_id, create_network
@@ -97,7 +97,7 @@ def _initialise(
     from chain.core.state import Overlay
     from chain.system import process_system_genesis
 
-    chosen_id = chain_id or make_chain_id()
+    chosen_id = choose_chain_id(chain_id)
     document = app_state(chosen_id)
     genesis = parse_genesis(chosen_id, json.dumps(document).encode())
     process_system_genesis(Overlay(), genesis)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from chain.home import ADDRESS_BYTES
 DEFAULT_HOME = Path("chain-home")
 FIRST_PORT = 26656
 """CometBFT's customary p2p port; RPC is one above."""
+MAX_CHAIN_ID_BYTES = 50
+"""CometBFT's own limit (types.MaxChainIDLen)."""
 
 Home = Annotated[Path, typer.Option(help="The node's directory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -39,9 +42,14 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def make_chain_id() -> str:
-    """Return a new CometBFT chain id."""
-    return f"archipelago-{secrets.token_hex(4)}"
+def choose_chain_id(wanted: str) -> str:
+    """Return the CometBFT chain id that was asked for, or a new one; raises BadParameter for what CometBFT refuses."""
+    if wanted and re.fullmatch(f"[!-~]{{1,{MAX_CHAIN_ID_BYTES}}}", wanted) is None:
+        raise typer.BadParameter(
+            f"--chain-id is {wanted[:80]!r} ({len(wanted)} characters), expected 1 to {MAX_CHAIN_ID_BYTES} of ASCII"
+            " without spaces"
+        )
+    return wanted or f"archipelago-{secrets.token_hex(4)}"
 
 
 def configure_logging() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chain.commands.options import DEFAULT_HOME, Home, Json, make_chain_id
+from chain.commands.options import DEFAULT_HOME, Home, Json, choose_chain_id
 from chain.home import hold_home, load_genesis
 from chain.resetting import reset_home, reset_state
 
@@ -46,7 +46,7 @@ def reset(
     if state:
         document = _reset_state(home, genesis, servers or [], trust_height, trust_hash, unsafe)
     else:
-        document = {"chain_id": chain_id or make_chain_id()}
+        document = {"chain_id": choose_chain_id(chain_id)}
         with hold_home(home):
             reset_home(home, chain_id=document["chain_id"], time=datetime.now(UTC))
     if json_output:

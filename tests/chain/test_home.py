@@ -236,6 +236,23 @@ def test_init_writes_a_home_that_status_reads(tmp_path: Path) -> None:
         assert "need --server" in result.output, "what was to be trusted is not left out without a word"
 
 
+@pytest.mark.parametrize("chain_id", ["x" * 51, "a b", "a\n", "\u0661"])
+def test_invalid_chain_id_changes_nothing(tmp_path: Path, chain_id: str) -> None:
+    """CometBFT refuses it at the start, when a reset has forgotten the chain before."""
+    runner = CliRunner()
+    home = tmp_path / "h"
+    for command, folder in (("init", home), ("testnet", tmp_path / "many")):
+        result = runner.invoke(app, [command, "--home", str(folder), "--chain-id", chain_id])
+        assert (result.exit_code, "expected 1 to 50" in result.output) == (2, True)
+        assert not folder.exists()
+    runner.invoke(app, ["init", "--home", str(home), "--chain-id", "x" * 50], catch_exceptions=False)
+    (home / "app").mkdir()
+    before = (home / "config" / "genesis.json").read_bytes()
+    assert runner.invoke(app, ["reset", "--home", str(home), "--chain-id", chain_id]).exit_code == 2
+    assert (home / "config" / "genesis.json").read_bytes() == before
+    assert (home / "app").exists()
+
+
 def test_invalid_alloc_changes_nothing(tmp_path: Path) -> None:
     alloc = tmp_path / "alloc.json"
     runner = CliRunner()
