@@ -62,6 +62,8 @@ PORT_ATTEMPTS = 4
 """How often other ports are chosen when somebody binds one between our look and our use of it."""
 IN_USE = "in use"
 """What chain-node, CometBFT and storage-node say of a port that somebody has."""
+NOTE_AGAIN_SECONDS = 1.0
+"""Between two tries to write a record, as on a full disk."""
 LOCK_NAME = "lock"
 """Held by the supervisor while it lives."""
 
@@ -132,6 +134,8 @@ class Devnet:
         """By index of the store; only those that have ended once."""
         self._waiting: dict[int, float] = {}
         """Stores that are down, and when (monotonic seconds) they are started again."""
+        self._note_at = math.inf
+        """When (monotonic seconds) a record that could not be written is tried again."""
         self._ports: set[int] = set()
         self.record = DevnetRecord(
             home=str(self.home),
@@ -171,6 +175,7 @@ class Devnet:
                 if child not in self._storage:
                     child.check()
             now = time.monotonic()
+            self._note_again(now)
             for index, store in enumerate(self._storage):
                 if store.exit_code is not None and index not in self._waiting:
                     self._plan_restart(index, now)
@@ -183,10 +188,25 @@ class Devnet:
         ended = self._storage[index]
         try:
             self._storage[index] = self._start_store(index, self._storage_ports[index])
-            self._supervisor.release(ended)
-            self._note_processes()
-        except (CannotStart, RecordNotWritten) as error:
+        except CannotStart as error:
             self._say(str(error))  # a store that is still the one that ended is planned again
+            return
+        self._supervisor.release(ended)
+        try:
+            self._note_processes()
+        except RecordNotWritten as error:
+            self._say(str(error))
+            self._note_at = time.monotonic() + NOTE_AGAIN_SECONDS
+
+    def _note_again(self, now: float) -> None:
+        """Write the record that could not be written before; where that fails again, nothing is said."""
+        if now < self._note_at:
+            return
+        self._note_at = math.inf
+        try:
+            self._note_processes()
+        except RecordNotWritten:
+            self._note_at = now + NOTE_AGAIN_SECONDS
 
     def _plan_restart(self, index: int, now: float) -> None:
         store = self._storage[index]

@@ -10,11 +10,11 @@ import pytest
 
 from localnet.cli import describe_phase
 from localnet.core.config import DevnetConfig
-from localnet.core.errors import Stopped
+from localnet.core.errors import NotReadyInTime
 from localnet.core.restarts import FIRST_DELAY_SECONDS, MAX_RESTARTS, WINDOW_SECONDS, Restarts
 from localnet.devnet import Devnet
 from localnet.process import ProcessId, get_own_id
-from localnet.record import DevnetRecord, Phase
+from localnet.record import DevnetRecord, Phase, load_record
 from localnet.stopping import StopRequest
 from localnet.supervisor import Stage, Supervisor
 
@@ -85,7 +85,8 @@ def test_a_store_that_can_not_be_started_now_is_planned_again_and_the_others_go_
             logs.unlink()
             (home / "devnet.json").mkdir()
         elif "cannot be written" in line:
-            stop.set()
+            (home / "devnet.json").rmdir()
+            stop.set_deadline("the record to be written after all", 3)
 
     logs = home / "logs"
     with Supervisor(logs=logs) as supervisor:
@@ -97,8 +98,9 @@ def test_a_store_that_can_not_be_started_now_is_planned_again_and_the_others_go_
         logs.rename(home / "aside")
         logs.write_text("no folder")
         stop.set_deadline("both to be said", 20)
-        with pytest.raises(Stopped):
+        with pytest.raises(NotReadyInTime):
             devnet.watch()
+        assert [one.id for one in load_record(home).processes] == [devnet._storage[0].id]
     assert [line for line in said if "next: make room" in line] == [
         f"storage-0 cannot be started: {logs}: File exists; next: make room there, or give another --home",
         f"{home / 'devnet.json'} cannot be written: Is a directory; next: make room on that disk, or give another "
