@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,26 @@ def test_a_trace_takes_no_more_than_two_files(tmp_path: Path, monkeypatch: Any) 
     assert numbers == list(range(numbers[0], 100)), "the newest ones, without a gap"
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 2 * 2_200
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_trace_that_has_no_room_for_another_file_goes_on_in_this_one(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("training.worker.trace.MAX_FILE_BYTES", 2_000)
+    trace = Trace(tmp_path / "trace.jsonl")
+    real_open = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    for number in range(30):
+        trace.record_traffic({"number": number})
+    monkeypatch.setattr(Path, "open", real_open)
+    for number in range(30, 33):
+        trace.record_traffic({"number": number})
+    trace.close()
+    old, new = (load_trace(tmp_path / name) for name in ("trace.jsonl.previous", "trace.jsonl"))
+    assert [event.counters["number"] for event in old] == list(range(31))
+    assert [event.counters["number"] for event in new] == [31, 32]
 
 
 def test_the_journal_names_state_and_payload_in_one_step_and_removes_what_it_no_longer_names(tmp_path: Path) -> None:

@@ -118,9 +118,6 @@ class Trace:
         with self._lock:
             if not self._file.closed:
                 self._append(line)
-                self._num_bytes += len(line) + 1  # ASCII
-                if self._num_bytes >= MAX_FILE_BYTES:
-                    self._turn_over()
 
     @contextmanager
     def span(self, kind: EventKind, round_index: int = -1) -> Iterator[Span]:
@@ -147,10 +144,13 @@ class Trace:
             )
 
     def _append(self, line: str) -> None:
-        """Write a line; on a full disk the trace has a gap, and the worker goes on."""
+        """Write a line, and turn over after it; on a full disk the trace has a gap, and the worker goes on."""
         try:
             self._file.write(line + "\n")
             self._file.flush()
+            self._num_bytes += len(line) + 1  # ASCII
+            if self._num_bytes >= MAX_FILE_BYTES:
+                self._turn_over()
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -162,9 +162,15 @@ class Trace:
 
     def _turn_over(self) -> None:
         """Begin a file anew, so that a worker of years fills no disk with its trace."""
+        previous = self._path.with_name(self._path.name + ".previous")
+        self._path.replace(previous)
+        try:
+            fresh = self._path.open("a", encoding="utf-8")
+        except OSError:  # the next line tries again
+            previous.replace(self._path)
+            raise
         self._file.close()
-        self._path.replace(self._path.with_name(self._path.name + ".previous"))
-        self._file = self._path.open("a", encoding="utf-8")
+        self._file = fresh
         self._num_bytes = 0
 
     def record_traffic(self, counters: dict[str, int]) -> None:
