@@ -44,6 +44,8 @@ class Environment:
         self.map_bytes = map_bytes
         self.tables: dict[bytes, Any] = {}
         """LMDB's handles of the named tables."""
+        self._environment: lmdb.Environment | None = None
+        # None: it could not be opened again yet.
         with refuse_when_full():
             try:
                 self._environment = self._open()
@@ -70,14 +72,17 @@ class Environment:
 
     def grow(self, map_bytes: int) -> None:
         """Make the map larger; no transaction is open."""
-        self._environment.set_mapsize(map_bytes)
         self.map_bytes = map_bytes
+        if self._environment is not None:
+            self._environment.set_mapsize(map_bytes)
 
     def close(self) -> None:
         """Sync and close; a second time is no error."""
         if not self._is_open:
             return
         self._is_open = False
+        if self._environment is None:
+            return
         try:
             self._environment.sync(True)
         except lmdb.Error as error:
@@ -85,13 +90,15 @@ class Environment:
         self._environment.close()
 
     def _begin(self, *, is_write: bool) -> lmdb.Transaction:
-        try:
-            return self._environment.begin(write=is_write)
-        except lmdb.PanicError as error:
-            log.error("%s is opened again: %s", self._path, error)
-            self._environment.close()
-            self._environment = self._open()
-            return self._environment.begin(write=is_write)
+        if self._environment is not None:
+            try:
+                return self._environment.begin(write=is_write)
+            except lmdb.PanicError as error:
+                log.error("%s is opened again: %s", self._path, error)
+                self._environment.close()
+                self._environment = None
+        self._environment = self._open()
+        return self._environment.begin(write=is_write)
 
     def _open(self) -> lmdb.Environment:
         self._path.mkdir(parents=True, exist_ok=True)

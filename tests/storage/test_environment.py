@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import lmdb
 import pytest
 from typer.testing import CliRunner
 
@@ -207,7 +209,10 @@ def broken_root_page(path: Path) -> Iterator[None]:
         os.close(full)
 
 
-def test_a_root_page_that_can_not_be_written_costs_one_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_failures", [0, 3])
+def test_a_root_page_that_can_not_be_written_costs_no_more_than_the_answers_until_the_disk_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_failures: int
+) -> None:
     """LMDB gives no answer at all after that; the environment is opened again, with what was there before."""
     path = tmp_path / "index"
     environment = Environment(path, map_bytes=1 << 20, tables=(b"records",))
@@ -215,6 +220,12 @@ def test_a_root_page_that_can_not_be_written_costs_one_answer(tmp_path: Path) ->
         txn.put(b"before", b"1", db=environment.tables[b"records"])
     with broken_root_page(path), pytest.raises((DiskFull, DiskFailed)), environment.write() as txn:
         txn.put(b"lost", b"2", db=environment.tables[b"records"])
+    with monkeypatch.context() as patched:
+        if num_failures:
+            patched.setattr(lmdb, "open", mock.Mock(side_effect=lmdb.DiskError("it can't be opened now")))
+        for _ in range(num_failures):
+            with pytest.raises(DiskFailed), environment.read() as txn:
+                pass
     with environment.read() as txn:
         assert txn.get(b"before", db=environment.tables[b"records"]) == b"1"
         assert txn.get(b"lost", db=environment.tables[b"records"]) is None
