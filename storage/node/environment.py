@@ -97,11 +97,12 @@ class Environment:
                 log.error("%s is opened again: %s", self._path, error)
                 self._environment.close()
                 self._environment = None
-        self._environment = self._open()
+        self._environment = self._open(may_create=False)  # a disk that is gone now comes back with what it had
         return self._environment.begin(write=is_write)
 
-    def _open(self) -> lmdb.Environment:
-        self._path.mkdir(parents=True, exist_ok=True)
+    def _open(self, *, may_create: bool = True) -> lmdb.Environment:
+        if may_create:
+            self._path.mkdir(parents=True, exist_ok=True)
         environment = lmdb.open(
             str(self._path),
             map_size=self.map_bytes,
@@ -109,6 +110,7 @@ class Environment:
             max_readers=MAX_READERS,
             sync=self._is_synced,
             metasync=self._is_synced,
+            create=may_create,
         )
         is_whole = False
         try:

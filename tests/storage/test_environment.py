@@ -226,6 +226,11 @@ def test_a_root_page_that_can_not_be_written_costs_no_more_than_the_answers_unti
         for _ in range(num_failures):
             with pytest.raises(DiskFailed), environment.read() as txn:
                 pass
+    path.rename(tmp_path / "away")
+    with suppress(DiskFailed), environment.read() as txn:
+        assert txn.get(b"before", db=environment.tables[b"records"]) == b"1", "an empty one took its place"
+    assert not path.exists()
+    (tmp_path / "away").rename(path)
     with environment.read() as txn:
         assert txn.get(b"before", db=environment.tables[b"records"]) == b"1"
         assert txn.get(b"lost", db=environment.tables[b"records"]) is None
