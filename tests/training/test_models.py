@@ -11,18 +11,19 @@ import torch
 from safetensors.torch import save_file
 
 from training.core.canonical import create_genesis, decode_parts, dequantise
-from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StatePartError
+from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StageCountError, StatePartError
 from training.core.layout import build_layout
-from training.core.recipe import ModelKind, Recipe
+from training.core.recipe import ANY_TEXT, ModelKind, Recipe
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.core.sizing import count_parameters
 from training.data.corpus import Corpus
-from training.group.shape import GroupConfig
+from training.group.shape import GroupConfig, check_shape
 from training.memory import check_devices, describe_needs, plan_needs
 from training.models.start import create_first_state
 from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
 from training.recipes.writing import write_recipe
 from training.simulate import simulate
+from training.worker.engine_rules import EngineRules
 from training.worker.folder import About, load_model_folder, save_model_folder
 
 LLAMA = {
@@ -132,6 +133,17 @@ def test_hugging_face_model_trains_and_agrees(hf_recipe: Recipe, corpus: Corpus,
     with torch.no_grad():
         torch.testing.assert_close(opened.eval()(tokens).logits, build_model(hf_recipe, state)(tokens))
     assert load_model_folder(folder).state.root() == state.root()
+
+
+def test_join_takes_a_hugging_face_model_as_one_process(hf_recipe: Recipe, tmp_path: Path) -> None:
+    """What `trainer join` makes of the recipe, and what it refuses: a model of this kind is not cut into stages."""
+    file = tmp_path / "text.txt"
+    file.write_bytes(bytes(range(256)) * 1000)
+    own = replace(hf_recipe, data=replace(hf_recipe.data, digest=ANY_TEXT))
+    rules = EngineRules(write_recipe(own), member=bytes(20), device="cpu", data_file=file)
+    assert rules.create_engine(rules.create_genesis(), 0).train(0, 1).steps == 1
+    with pytest.raises(StageCountError):
+        check_shape(own, GroupConfig(num_stages=2))
 
 
 def test_invalid_version_of_the_library(hf_recipe: Recipe) -> None:

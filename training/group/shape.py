@@ -54,7 +54,8 @@ def check_shape(recipe: Recipe, group: GroupConfig) -> None:
         if recipe.inner.batch_size % group.num_shards:
             raise ShardCountError(group.num_shards, f"a divisor of inner.batch_size = {recipe.inner.batch_size}")
         return
-    plan_stages(recipe, group.num_stages)
+    if group.num_stages > 1:  # a model that cannot be cut is one process's
+        plan_stages(recipe, group.num_stages)
     choose_micro_batches(recipe.inner.batch_size, group.num_stages, group.num_micro_batches)
 
 
