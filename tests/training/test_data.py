@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from rich.text import Text
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from training.cli import app
-from training.core.errors import CorpusFormatError, MissingExtraError, TextDigestError, TokenizerError
+from training.core.errors import (
+    CorpusFormatError,
+    CorpusTooSmallError,
+    MissingExtraError,
+    TextDigestError,
+    TokenizerError,
+)
 from training.core.recipe import DataRecipe, DataSource, Recipe
 from training.core.sampling import compute_data_seed, plan_samples
 from training.data.corpus import load_corpus
@@ -144,3 +154,30 @@ def test_explain_names_the_very_samples_a_worker_trains_on(make_recipe, tmp_path
         context=recipe.model.context,
     )
     assert not set(plan.starts(0, 50)) & set(found["starts"])
+
+
+def test_invalid_small_text_is_refused_where_its_digest_is_made(make_recipe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path, text = tmp_path / "recipe.toml", tmp_path / "a.txt"
+    path.write_text(write_recipe(make_recipe()))
+    text.write_bytes(b"too short")
+    for arguments in (["recipe", "0.4M"], ["data", "digest", "--recipe", str(path)]):
+        refused = CliRunner().invoke(app, [*arguments, "--data", str(text)]).exception
+        assert isinstance(refused, CorpusTooSmallError), arguments
+
+
+def test_next_step_of_a_foreign_text_can_be_typed() -> None:
+    assert "trainer data digest --recipe RECIPE.toml --data FILE" in str(TextDigestError("00", "11"))
+
+
+def test_no_help_loses_words_in_brackets() -> None:
+    """Rich takes [data] for markup: no text of a command or option may hold what it would swallow."""
+
+    def walk(command: click.Command) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(parameter, "help", None) or "" for parameter in command.params)
+        for inner in getattr(command, "commands", {}).values():
+            yield from walk(inner)
+
+    texts = list(walk(get_command(app)))
+    assert len(texts) > 50
+    assert [text for text in texts if Text.from_markup(text).plain != text] == []

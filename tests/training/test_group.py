@@ -21,6 +21,7 @@ import torch
 from training.core.canonical import create_genesis
 from training.core.errors import (
     CorpusMissingError,
+    CorpusTooSmallError,
     GroupEndedError,
     NonFiniteUpdateError,
     RecipeValueError,
@@ -221,6 +222,14 @@ def test_invalid_text_is_said_before_joining(recipe: Recipe, tmp_path: Path) -> 
     ):
         with pytest.raises(reason, match="next: "):
             EngineRules(write_recipe(rules), member=MEMBERS[0], device="cpu", data_file=file)
+
+
+def test_invalid_small_text_is_said_before_joining(recipe: Recipe, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(1000))
+    own = replace(recipe, data=replace(recipe.data, digest=ANY_TEXT))
+    with pytest.raises(CorpusTooSmallError, match=f"needs at least {recipe.model.context + 2}; next: .*16 KiB"):
+        EngineRules(write_recipe(own), member=MEMBERS[0], device="cpu", data_file=text)
 
 
 @pytest.mark.integration

@@ -118,11 +118,12 @@ def digest(
     tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the line under [data] by which all members of a run train on this text: digest = "..."."""
-    from training.data.corpus import load_corpus
+    """Print the line of a recipe's data section by which all members of a run train on this text: digest = "..."."""
+    from training.data.corpus import check_size, load_corpus
 
     rules = parse_recipe(read_recipe_text(recipe))
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
+    check_size(corpus, rules.model.context)
     if as_json:
         print_json({"digest": corpus.digest.hex(), "train_tokens": int(corpus.train.size)})
         return

@@ -27,7 +27,7 @@ def recipe(
     """Print a recipe: trainer recipe 125M > run.toml; change what you like, then trainer run create run.toml."""
     from dataclasses import replace
 
-    from training.data.corpus import load_corpus
+    from training.data.corpus import check_size, load_corpus
     from training.data.tokenizer import compute_tokenizer_digest
     from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
     from training.recipes.writing import write_recipe
@@ -54,6 +54,7 @@ def recipe(
     if data is not None:
         rules = replace(made.data, source=DataSource.FILE)
         corpus = load_corpus(rules, data, tokenizer_file=tokenizer, vocabulary=made.model.vocabulary)
+        check_size(corpus, made.model.context)
         made = replace(made, data=replace(rules, digest=corpus.digest.hex()))
     text = write_recipe(made)
     parse_recipe(text)

@@ -291,7 +291,8 @@ class CorpusTooSmallError(CorpusError):
         self.got_bytes = got_bytes
         self.minimum_bytes = minimum_bytes
         super().__init__(
-            f"the {part} text has {got_bytes} bytes, needs at least {minimum_bytes}; next: give a larger file"
+            f"the {part} text has {got_bytes} tokens (bytes where there is no tokenizer), needs at least "
+            f"{minimum_bytes}; next: give a larger file: a text is split in blocks of 16 KiB, and needs more than one"
         )
 
 
@@ -326,7 +327,10 @@ class TextDigestError(CorpusError):
         self.expected = expected
         self.got = got
         if expected:
-            advice = "give the run's text with --data FILE; `trainer data digest` prints a file's digest"
+            advice = (
+                "give the run's text with --data FILE; a file's digest: "
+                "trainer data digest --recipe RECIPE.toml --data FILE"
+            )
         else:
             advice = f'leave --data out, or have the run say under [data]: source = "file" and digest = "{got}"'
         super().__init__(f"the text has digest {got}, the recipe's is {expected or 'not given'}; next: {advice}")

@@ -19,7 +19,7 @@ from training.core.recipe import Recipe
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
-from training.data.corpus import Corpus, check_text, load_corpus
+from training.data.corpus import Corpus, check_size, check_text, load_corpus
 from training.evaluation import evaluate_state
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, check_shape, plan_devices
@@ -79,6 +79,7 @@ class EngineRules:
             self.recipe.data, data_file, tokenizer_file=tokenizer_file, vocabulary=self.recipe.model.vocabulary
         )
         check_text(self.recipe.data, self._corpus, data_file)
+        check_size(self._corpus, self.recipe.model.context)
         self._evaluating = threading.Lock()
 
     @property
