@@ -14,7 +14,14 @@ from typing import NoReturn
 import typer
 from rich.markup import escape
 
-from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, DeadlinePassed, KeyFileError
+from contracts.bindings.errors import (
+    BindingError,
+    ChainUnreachable,
+    ContractError,
+    DeadlinePassed,
+    KeyFileError,
+    NotJsonRpc,
+)
 from contracts.bindings.failures import SEPARATOR, describe_failure
 from contracts.bindings.version import add_version
 from da.core.errors import DataAvailabilityError, NotAFile
@@ -57,6 +64,8 @@ def main() -> None:
         sys.exit(INTERRUPTED_EXIT)
     except WorkerError as error:
         _fail(error, error.exit_code)
+    except NotJsonRpc as error:
+        _fail(error, EXIT_FATAL)
     except (ChainUnreachable, DeadlinePassed) as error:
         _fail(error, EXIT_GAVE_UP)
     except ContractError as error:

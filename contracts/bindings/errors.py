@@ -2,6 +2,7 @@
 
 BindingError
 ├── ChainUnreachable        no URL answered in time
+│   └── NotJsonRpc          what answers at every URL is no chain node
 ├── WrongChain              a URL serves another chain than the first one did
 ├── RpcError                the node answered with an error that is no custom error
 │   ├── NonceTaken          another transaction of the key has the nonce: sign again
@@ -86,6 +87,19 @@ class ChainUnreachable(BindingError):
             f"no chain URL answered ({listed}); next: `localnet up`, or give the URL of a chain node with --chain"
         )
         self.reasons = tuple(reasons)
+
+
+class NotJsonRpc(ChainUnreachable):
+    """Every URL answered, and none of the answers was JSON-RPC: another service listens there."""
+
+    def __init__(self, reasons: Sequence[tuple[str, str]]) -> None:
+        """Keep (url, answer) of each."""
+        super().__init__(reasons)
+        listed = "; ".join(f"{url} answered {reason}" for url, reason in reasons)
+        self.args = (
+            f"no chain node there ({listed}); next: give the URL of a chain node's JSON-RPC with --chain, "
+            "on a devnet http://127.0.0.1:8545",
+        )
 
 
 class WrongChain(BindingError):

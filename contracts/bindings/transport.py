@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from contracts.bindings.errors import ChainUnreachable
+from contracts.bindings.errors import ChainUnreachable, NotJsonRpc
 
 MAX_ANSWER_BYTES = 64 << 20
 """Longest answer that is read; the largest honest one is a page of logs."""
 _FIRST_BACKOFF_SECONDS = 0.5
 _LAST_BACKOFF_SECONDS = 15.0
 """A URL that failed is asked again after 0.5 s, 1 s, ... 15 s, or at once when no other answers."""
+_PASSING_STATUSES = (http.client.REQUEST_TIMEOUT, http.client.REQUEST_ENTITY_TOO_LARGE, http.client.TOO_MANY_REQUESTS)
+"""Below 500, of a chain node that may answer the next request."""
 _MAX_IDLE_CONNECTIONS = 8
 """Kept alive per URL."""
 
@@ -85,6 +87,10 @@ class _Refused(Exception):
     """This URL gave no usable answer."""
 
 
+class _Foreign(_Refused):
+    """What answered at this URL does not speak JSON-RPC."""
+
+
 @dataclass(slots=True)
 class Endpoint:
     """One URL and what is known of it."""
@@ -119,16 +125,21 @@ class Transport:
         weakref.finalize(self, _close_idle, self.endpoints)
 
     def post(self, body: Any) -> tuple[Any, Endpoint]:
-        """Send one body (a request, or a list of them); return the parsed answer and who gave it."""
+        """Send one body (a request, or a list of them); return the parsed answer and who gave it.
+
+        Raises `ChainUnreachable`, and of it `NotJsonRpc` where every URL has another service.
+        """
         payload = json.dumps(body).encode()
         reasons = []
+        are_foreign = True
         for endpoint in self._in_order():
             try:
                 return self._post_to(endpoint, payload), endpoint
             except _Refused as e:
                 self.set_aside(endpoint)
                 reasons.append((endpoint.url, str(e)))
-        raise ChainUnreachable(reasons)
+                are_foreign = are_foreign and isinstance(e, _Foreign)
+        raise (NotJsonRpc if are_foreign else ChainUnreachable)(reasons)
 
     def post_to(self, endpoint: Endpoint, body: Any) -> Any | None:
         """Send one body to one URL; None where it gives no answer."""
@@ -176,6 +187,9 @@ class Transport:
                 if kept is not None:
                     continue  # the server closed an idle connection: ask again on the next, at last on a new one
                 raise _Refused(str(e) or type(e).__name__) from e
+            except _Foreign:
+                connection.close()
+                raise
             except (OSError, http.client.HTTPException, ValueError) as e:
                 connection.close()
                 raise _Refused(str(e) or type(e).__name__) from e
@@ -199,11 +213,18 @@ class Transport:
         if len(text) > MAX_ANSWER_BYTES:
             raise ValueError(f"answer longer than {MAX_ANSWER_BYTES} bytes")
         if response.status != http.client.OK:
-            raise ValueError(f"HTTP {response.status} {text[:200].decode(errors='replace')}")
+            shown = text[:200].decode(errors="replace").removeprefix(f"{response.status}").lstrip(": ")
+            is_passing = response.status >= 500 or response.status in _PASSING_STATUSES
+            raise (ValueError if is_passing else _Foreign)(f"HTTP {response.status} {shown}".rstrip())
         try:
-            return json.loads(text)
+            answer = json.loads(text)
         except RecursionError as error:
             raise ValueError("answer nests too deeply to be read") from error
+        except ValueError as error:
+            raise _Foreign(f"with what is no JSON: {text[:80]!r}") from error
+        if not all(isinstance(item, dict) and item.keys() & {"result", "error"} for item in _list(answer)):
+            raise _Foreign(f"with what is no JSON-RPC: {text[:80]!r}")
+        return answer
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
         parts = urlsplit(url)
@@ -237,6 +258,10 @@ class Transport:
         assert isinstance(secured, _CountingTlsSocket)
         secured.count = self.count
         return secured
+
+
+def _list(answer: Any) -> list[Any]:
+    return answer if isinstance(answer, list) else [answer]
 
 
 def _close_idle(endpoints: Sequence[Endpoint]) -> None:

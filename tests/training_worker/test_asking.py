@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contracts.bindings.errors import ChainUnreachable
+from contracts.bindings.errors import ChainUnreachable, NotJsonRpc
 from training.worker.asking import Interrupted, ask_patiently
 from training.worker.errors import ChainSilent, NotFunded
 from training.worker.loop import Patience
@@ -93,3 +96,57 @@ def test_a_stop_while_the_chain_is_away_ends_in_order(tmp_path: Path) -> None:
     stop.set()
     with pytest.raises(ChainSilent, match=NOWHERE):
         join_and_train(make_config(tmp_path / "home", 60.0), stop)
+
+
+@pytest.fixture
+def other_service() -> Iterator[str]:
+    """Some other HTTP service, as a person may name it by mistake."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = {"/": b"405: Method Not Allowed", "/json": b'{"detail": 1}', "/text": b"<html>"}.get(self.path, b"")
+            self.send_response({"/": 405, "/busy": 503}.get(self.path, 200))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"), [("/", r"HTTP 405 Method Not"), ("/json", "no JSON-RPC"), ("/text", "no JSON")]
+)
+def test_another_service_than_a_chain_is_said_at_once(
+    tmp_path: Path, other_service: str, path: str, answer: str
+) -> None:
+    config = replace(make_config(tmp_path / "home", 60.0), chain_urls=(other_service + path,))
+    began = time.monotonic()
+    with pytest.raises(NotJsonRpc, match=f"{other_service}{path} answered .*{answer}.*; next: .*--chain"):
+        join_and_train(config, threading.Event())
+    assert time.monotonic() - began < 5
+
+
+def test_a_busy_gateway_is_waited_for(tmp_path: Path, other_service: str) -> None:
+    config = replace(make_config(tmp_path / "home", 0.2), chain_urls=(other_service + "/busy",))
+    with pytest.raises(ChainSilent, match="HTTP 503"):
+        join_and_train(config, threading.Event())
+
+
+def test_a_long_wait_is_said_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def ask() -> int:
+        raise NotJsonRpc([("url", "another service")])  # after the first contact: a proxy whose node is away
+
+    monkeypatch.setattr("training.worker.asking.SAY_AGAIN_SECONDS", 0.05)
+    with caplog.at_level("WARNING", logger="trainer"), pytest.raises(ChainSilent):
+        ask_patiently(ask, 0.4, threading.Event())
+    assert 3 <= caplog.text.count("waiting up to") <= 9

@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from contracts.bindings.errors import ChainUnreachable, DeadlinePassed, RpcError
+from contracts.bindings.errors import ChainUnreachable, DeadlinePassed, NotJsonRpc, RpcError
 from training.worker.errors import ChainSilent
 
 LOG = logging.getLogger("trainer")
 
 RETRY_SECONDS = 0.5
 """Between two tries."""
+
+SAY_AGAIN_SECONDS = 60.0
+"""Between two lines about the same wait."""
 
 Answer = TypeVar("Answer")
 
@@ -23,21 +26,27 @@ class Interrupted(Exception):
     """The worker was asked to stop while it waited."""
 
 
-def ask_patiently(question: Callable[[], Answer], patience_seconds: float, stop: threading.Event) -> Answer:
+def ask_patiently(
+    question: Callable[[], Answer], patience_seconds: float, stop: threading.Event, *, is_first: bool = False
+) -> Answer:
     """Return the chain's answer; what the contract says no to is raised at once.
 
-    Raises `ChainSilent` at the end of the patience, `Interrupted` on a stop.
+    Raises `ChainSilent` at the end of the patience, `Interrupted` on a stop, and `NotJsonRpc` at once where this is
+    the first contact: a URL that was a chain's before is waited for.
     """
     deadline = time.monotonic() + patience_seconds
-    has_said = False
+    say_at = float("-inf")
     while True:
         try:
             return question()
         except (ChainUnreachable, RpcError, DeadlinePassed) as error:
-            if not has_said:
-                LOG.warning("waiting up to %.0f s for the chain: %s", patience_seconds, error)
-                has_said = True
-            if time.monotonic() > deadline:
+            if is_first and isinstance(error, NotJsonRpc):
+                raise
+            now = time.monotonic()
+            if now >= say_at:
+                LOG.warning("waiting up to %.0f s for the chain: %s", max(0.0, deadline - now), error)
+                say_at = now + SAY_AGAIN_SECONDS
+            if now > deadline:
                 raise ChainSilent(str(error), next_step="check --chain, then start again") from error
             if stop.wait(RETRY_SECONDS):
                 raise Interrupted(str(error)) from error

@@ -114,11 +114,11 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
         trace = Trace(home / "trace.jsonl", (pace.note, metrics.note))
         stack = ExitStack()
 
-        def ask(question: Callable[[], Answer]) -> Answer:
-            return ask_patiently(question, config.patience.chain_seconds, stop)
+        def ask(question: Callable[[], Answer], *, is_first: bool = False) -> Answer:
+            return ask_patiently(question, config.patience.chain_seconds, stop, is_first=is_first)
 
         try:
-            run = ask(lambda: _read_run(client, config))
+            run = ask(lambda: _read_run(client, config), is_first=True)
             stack.enter_context(hold_key(ask(client.genesis_hash), config.run, address, home))
             ask(lambda: _check_may_join(client, config, run, address))
             _wait_for_money(lambda: ask(lambda: _compute_lack(client, config, run, address)), config, address, stop)
