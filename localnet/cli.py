@@ -18,6 +18,7 @@ from rich.table import Table
 from chain.own_modules import make_command
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
+from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS
 from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import BindingError
 from contracts.bindings.failures import describe_failure
@@ -217,7 +218,7 @@ def up_foreground(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> int
                     if as_json:
                         print(json.dumps(asdict(record)), flush=True)
                     else:
-                        print_ready(record)
+                        print_ready(record, config.rpc_port)
                     devnet.watch()
                 except Stopped:
                     code = 0 if devnet.record.phase is Phase.READY else INTERRUPTED
@@ -273,7 +274,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(record)))
     else:
-        print_ready(record)
+        print_ready(record, config.rpc_port)
 
 
 def stop_devnet(record: DevnetRecord) -> bool:
@@ -350,8 +351,8 @@ def print_status(facts: dict[str, Any]) -> None:
         console.print("its supervisor was killed; next: localnet up goes on with its chain", markup=False)
 
 
-def print_ready(record: DevnetRecord) -> None:
-    """Say how to talk to the devnet and how to stop it."""
+def print_ready(record: DevnetRecord, wished_port: int) -> None:
+    """Say how to talk to the devnet, where it isn't where it was wished, and how to stop it."""
     home, option = shorten(record.home), home_option(record.home)
     faucet = address_of(load_key(Path(record.faucet_key)))
     print(
@@ -361,9 +362,16 @@ def print_ready(record: DevnetRecord) -> None:
         + f"  storage nodes      {' '.join(record.storage_urls)}\n"
         f"  money              localnet fund 0x...{option}   (from the faucet {faucet})\n"
         f"  logs               {home}/logs\n"
-        f"  stop               localnet down{option}",
+        f"  stop               localnet down{option}" + describe_other_port(record.rpc_url, wished_port),
         flush=True,
     )
+
+
+def describe_other_port(url: str, wished_port: int) -> str:
+    """Say that the wished port was busy, and what makes other commands ask this chain; nothing where both fit."""
+    busy = "" if url.endswith(f":{wished_port}") else f"\n  port {wished_port} is busy: another program has it"
+    setting = "" if [url] == DEFAULT_CHAINS else f"\n  for other commands export {CHAIN_VARIABLE}={url}"
+    return busy + setting
 
 
 def fail(message: str | Exception) -> NoReturn:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from contracts.bindings.client import ChainClient
+from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS, choose_chains
 from contracts.bindings.errors import BindingError, KeyFileError
 from contracts.bindings.failures import describe_failure
 from da.blocking import BlobClient
@@ -54,13 +55,18 @@ INTERRUPTED = 130
 
 Chain = Annotated[
     list[str],
-    typer.Option("--chain", envvar="ARCHIPELAGO_CHAIN", help="JSON-RPC URL; give several to survive one being down."),
+    typer.Option(
+        "--chain",
+        envvar=CHAIN_VARIABLE,
+        callback=choose_chains,
+        help="JSON-RPC URL; give several to survive one being down. Without it the devnet that runs here.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Deadline = Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds to wait for one node.")]
 Seal = Annotated[Path | None, typer.Option("--encrypt", help="Seal with the key in this file; see keygen.")]
 Unseal = Annotated[Path | None, typer.Option("--decrypt", help="Open with the key in this file.")]
-DEFAULT_CHAIN = ["http://127.0.0.1:8545"]
+DEFAULT_CHAIN = DEFAULT_CHAINS
 
 
 @contextmanager

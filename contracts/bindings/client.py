@@ -71,6 +71,11 @@ class ChainClient:
             self._chain_id = int(self.request("eth_chainId"), 16)
         return self._chain_id
 
+    def describe_chain(self) -> str:
+        """Name the chain where money is missing: it may be another one than that which was paid on."""
+        urls = ", ".join(endpoint.url for endpoint in self._transport.endpoints)
+        return f"on chain id {self.chain_id()} at {urls}"
+
     def genesis_hash(self) -> bytes:
         """Return the 32 bytes that receipts and key proofs are bound to."""
         if self._genesis_hash is None:

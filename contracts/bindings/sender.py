@@ -124,7 +124,7 @@ class Sender:
             self.forget(raw)
             if "send again" in e.message:
                 raise QueueFull(e.code, e.message, e.data) from e
-            raise TransactionRefused(e.code, _name_payer(e.message, self.address), e.data) from e
+            raise TransactionRefused(e.code, self._name_payer(e.message), e.data) from e
         return transaction_hash
 
     def wait(self, transaction_hash: bytes, deadline_seconds: float = 30, *, raw: bytes | None = None) -> Outcome:
@@ -220,12 +220,20 @@ class Sender:
         with self._lock:
             self._reserved.discard(nonce)
 
+    def _name_payer(self, message: str) -> str:
+        """Say whose balance is too low, and on which chain: the node knows both, its message doesn't name them."""
+        what, _, _ = message.partition(SEPARATOR)
+        if "insufficient" not in what.lower():
+            return message
+        where = self._client.describe_chain()
+        return f"{what} {where}{SEPARATOR}fund {self.address} there; on a devnet: localnet fund {self.address}"
+
     def _estimate(self, to: str, data: bytes, value: int) -> int:
         call = {"from": self.address, "to": to, "data": "0x" + data.hex(), "value": hex(value)}
         try:
             estimate = int(self._client.request("eth_estimateGas", call), 16)
         except RpcError as e:
-            named = _name_payer(e.message, self.address)
+            named = self._name_payer(e.message)
             if named == e.message:
                 raise
             raise TransactionRefused(e.code, named, e.data) from e
@@ -301,11 +309,3 @@ def _until(deadline: float, attempt: Callable[[], T]) -> T:
 def _is_nonce_conflict(message: str) -> bool:
     lowered = message.lower()
     return "nonce too low" in lowered or "is taken by" in lowered or "replacement transaction" in lowered
-
-
-def _name_payer(message: str, address: str) -> str:
-    """Say whose balance is too low: the node knows the sender, its message doesn't name it."""
-    what, _, _ = message.partition(SEPARATOR)
-    if "insufficient" not in what.lower():
-        return message
-    return f"{what}{SEPARATOR}fund {address}; on a devnet: localnet fund {address}"

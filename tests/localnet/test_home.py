@@ -144,3 +144,15 @@ def test_invalid_amounts_are_refused_before_anybody_is_asked(tokens: str, tmp_pa
     assert done.exit_code == 1
     assert f"--tokens is {tokens}" in done.stderr.replace("'", "")
     assert "next:  such as 1000 or 0.5" in done.stderr
+
+
+def test_a_busy_port_is_said_with_what_makes_other_commands_ask_this_chain(
+    record: DevnetRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create_key(tmp_path / "faucet.key")
+    cli.print_ready(record, 8545)
+    assert "export" not in capsys.readouterr().out
+    cli.print_ready(replace(record, rpc_urls=("http://127.0.0.1:8546",)), 8545)
+    out = capsys.readouterr().out
+    assert "port 8545 is busy" in out
+    assert "export ARCHIPELAGO_CHAIN=http://127.0.0.1:8546" in out

@@ -140,7 +140,10 @@ def test_deadline_names_the_hash_and_the_transaction_may_still_land(solo: Any, r
 
 def test_poor_sender_is_told_where_to_send_money(solo: Any) -> None:
     poor = Sender(solo.client, b"\x42" * 32)
-    with pytest.raises(TransactionRefused, match=f"balance 0 wei, .*; next: fund {poor.address}.*{poor.address}$"):
+    with pytest.raises(
+        TransactionRefused,
+        match=f"balance 0 wei, .* on chain id \\d+ at http.*; next: fund {poor.address}.*{poor.address}$",
+    ):
         poor.transfer(Account.create().address, 0)
 
 

@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from contracts.bindings.errors import ChainUnreachable, NotJsonRpc
+from contracts.bindings.readers import TrainingReader
+from contracts.bindings.types import RunState
 from training.worker.asking import Interrupted, ask_patiently
-from training.worker.errors import ChainSilent, NotFunded
+from training.worker.errors import ChainSilent, NotFunded, WrongRun
 from training.worker.loop import Patience
 from training.worker.process import JoinConfig, _wait_for_money, join_and_train
 
@@ -77,8 +80,13 @@ def test_join_gives_up_on_a_silent_chain_after_its_patience(tmp_path: Path) -> N
 
 def test_join_without_money_gives_up_after_its_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     began = time.monotonic()
-    with caplog.at_level("WARNING", logger="trainer"), pytest.raises(NotFunded, match="holds 0") as raised:
-        _wait_for_money(lambda: (0, 10**18), make_config(tmp_path, 0.2), "0xabc", threading.Event())
+    with (
+        caplog.at_level("WARNING", logger="trainer"),
+        pytest.raises(NotFunded, match="holds 0 tokens on chain id 7") as raised,
+    ):
+        _wait_for_money(
+            lambda: (0, 10**18), make_config(tmp_path, 0.2), "0xabc", threading.Event(), where="on chain id 7"
+        )
     assert 0.2 <= time.monotonic() - began < 5
     assert raised.value.exit_code == 3
     assert "localnet fund 0xabc" in raised.value.next_step
@@ -133,6 +141,7 @@ def test_another_service_than_a_chain_is_said_at_once(
     began = time.monotonic()
     with pytest.raises(NotJsonRpc, match=f"{other_service}{path} answered .*{answer}.*; next: .*--chain"):
         join_and_train(config, threading.Event())
+    assert not (tmp_path / "home").exists()
     assert time.monotonic() - began < 5
 
 
@@ -150,3 +159,10 @@ def test_a_long_wait_is_said_again(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     with caplog.at_level("WARNING", logger="trainer"), pytest.raises(ChainSilent):
         ask_patiently(ask, 0.4, threading.Event())
     assert 3 <= caplog.text.count("waiting up to") <= 9
+
+
+def test_a_run_that_is_not_there_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingReader, "run", lambda _, run: SimpleNamespace(run=run, state=RunState.NONE))
+    with pytest.raises(WrongRun, match="there is no run 1"):
+        join_and_train(make_config(tmp_path / "home", 60.0), threading.Event())
+    assert list(tmp_path.iterdir()) == []

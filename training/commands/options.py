@@ -7,15 +7,18 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_CHAINS = ["http://127.0.0.1:8545"]
-"""Where a devnet listens; typer copies the list."""
+from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS, choose_chains
+
+__all__ = ["DEFAULT_CHAINS"]
 
 ChainOption = Annotated[
     list[str],
     typer.Option(
         "--chain",
-        envvar="ARCHIPELAGO_CHAIN",
-        help="JSON-RPC URL of a chain node; several may be given, one down or lagging is survived.",
+        envvar=CHAIN_VARIABLE,
+        callback=choose_chains,
+        help="JSON-RPC URL of a chain node; several may be given, one down or lagging is survived. Without it the "
+        "devnet that runs here.",
     ),
 ]
 RunOption = Annotated[int, typer.Option("--run", min=1, help="The run's number, see `trainer run list`.")]

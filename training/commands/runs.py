@@ -386,6 +386,7 @@ def _check_balance(client: ChainClient, address: str, escrow_wei: int) -> None:
     balance = client.balance(address)
     if balance <= escrow_wei:
         raise Fatal(
-            f"{address} holds {format_tokens(balance)}, needs more than the escrow of {format_tokens(escrow_wei)}",
+            f"{address} holds {format_tokens(balance)} {client.describe_chain()}, needs more than the escrow of "
+            f"{format_tokens(escrow_wei)}",
             next_step=f"fund it (on a devnet: localnet fund {address}), or lower --escrow",
         )

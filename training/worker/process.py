@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -10,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -42,6 +43,7 @@ from training.worker.errors import (
     WrongRun,
     WrongSoftware,
 )
+from training.worker.journal import load_journal
 from training.worker.loop import Patience
 from training.worker.metrics import Metrics, MetricsSink
 from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
@@ -71,7 +73,7 @@ class JoinConfig:
     private_key: bytes
     """Worker key, 32 bytes."""
     home: Path | None
-    """Folder of this worker; None: a folder of the user's home by run and address."""
+    """Folder of this worker; None: a folder of the user's home by chain, run and address."""
     data_file: Path | None
     """Own text instead of the recipe's."""
     num_threads: int
@@ -103,61 +105,87 @@ class JoinConfig:
 def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
     """Join and train until the run has finished or ``stop`` is set; see ``run_worker``."""
     address = address_of(config.private_key)
-    home = config.home or Path.home() / ".archipelago" / f"run-{config.run}" / address.lower()
     if config.num_threads > 0:
         torch.set_num_threads(config.num_threads)
-    with hold_home(home):
-        client = ChainClient(config.chain_urls)
-        blobs = BlobClient(deadline_seconds=STORE_DEADLINE_SECONDS)
-        pace = Pace()
-        metrics = _open_metrics(config, home, address)
-        trace = Trace(home / "trace.jsonl", (pace.note, metrics.note))
-        stack = ExitStack()
-
-        def ask(question: Callable[[], Answer], *, is_first: bool = False) -> Answer:
-            return ask_patiently(question, config.patience.chain_seconds, stop, is_first=is_first)
-
+    with ChainClient(config.chain_urls) as client:
+        seconds = config.patience.chain_seconds
         try:
-            run = ask(lambda: _read_run(client, config), is_first=True)
-            stack.enter_context(hold_key(ask(client.genesis_hash), config.run, address, home))
-            ask(lambda: _check_may_join(client, config, run, address))
-            _wait_for_money(lambda: ask(lambda: _compute_lack(client, config, run, address)), config, address, stop)
-            _warn_of_other_software(ask(lambda: client.training.members(config.run)), address)
-            text = ask(lambda: client.training.recipe(config.run)).decode("utf-8", errors="replace")
-            rules = _create_rules(text, config, run, address, stop)
-            if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
-                LOG.warning("%s", short)
-            LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
-            parts = WorkerParts(
-                chain=client,
-                sender=TrainingSender(Sender(client, config.private_key)),
-                payloads=CommitteeStores(client, blobs),
-                rules=rules,
-                trace=trace,
-                home=home,
-                run=config.run,
-                patience=config.patience,
-                evaluation_interval=config.evaluation_interval,
-                pace=pace,
-            )
-            try:
-                summary = run_worker(parts, stop)
-                rules.check()
-                return summary
-            except GroupEndedError as error:
-                raise GroupEnded(
-                    str(error), next_step="see the lines above for its reason, then start again"
-                ) from error
-            finally:
-                rules.close()
+            run = ask_patiently(lambda: _read_run(client, config), seconds, stop, is_first=True)
+            genesis_hash = ask_patiently(client.genesis_hash, seconds, stop)
+            home = config.home or choose_home(genesis_hash, config.run, address)
+            with hold_home(home), hold_key(genesis_hash, config.run, address, home):
+                return _work_at(home, client, run, address, config, stop)
         except Interrupted as error:
             raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+
+
+def choose_home(genesis_hash: bytes, run: int, address: str) -> Path:
+    """Return the default folder of a worker: by chain, run and key; an older one by run and key if it is this chain's.
+
+    The numbers of runs begin anew with each chain, as after `localnet up --reset`.
+    """
+    folder = Path.home() / ".archipelago"
+    older = folder / f"run-{run}" / address.lower()
+    with contextlib.suppress(ValueError, OSError):  # what can't be read is nobody's: it is left alone
+        contents = load_journal(older)
+        if contents is not None and contents.genesis_hash == genesis_hash.hex():
+            return older
+    return folder / f"chain-{genesis_hash.hex()[:8]}" / f"run-{run}" / address.lower()
+
+
+def _work_at(
+    home: Path,
+    client: ChainClient,
+    run: RunInfo,
+    address: str,
+    config: JoinConfig,
+    stop: threading.Event,
+) -> Summary:
+    """Join and train in a folder and for a key that nobody else has."""
+
+    def ask(question: Callable[[], Answer]) -> Answer:
+        return ask_patiently(question, config.patience.chain_seconds, stop)
+
+    blobs = BlobClient(deadline_seconds=STORE_DEADLINE_SECONDS)
+    pace = Pace()
+    metrics = _open_metrics(config, home, address)
+    trace = Trace(home / "trace.jsonl", (pace.note, metrics.note))
+    try:
+        ask(lambda: _check_may_join(client, config, run, address))
+        where = ask(client.describe_chain)
+        _wait_for_money(
+            lambda: ask(lambda: _compute_lack(client, config, run, address)), config, address, stop, where=where
+        )
+        _warn_of_other_software(ask(lambda: client.training.members(config.run)), address)
+        text = ask(lambda: client.training.recipe(config.run)).decode("utf-8", errors="replace")
+        rules = _create_rules(text, config, run, address, stop)
+        if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
+            LOG.warning("%s", short)
+        LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
+        parts = WorkerParts(
+            chain=client,
+            sender=TrainingSender(Sender(client, config.private_key)),
+            payloads=CommitteeStores(client, blobs),
+            rules=rules,
+            trace=trace,
+            home=home,
+            run=config.run,
+            patience=config.patience,
+            evaluation_interval=config.evaluation_interval,
+            pace=pace,
+        )
+        try:
+            summary = run_worker(parts, stop)
+            rules.check()
+            return summary
+        except GroupEndedError as error:
+            raise GroupEnded(str(error), next_step="see the lines above for its reason, then start again") from error
         finally:
-            stack.close()
-            trace.close()
-            metrics.close()
-            blobs.close()
-            client.close()
+            rules.close()
+    finally:
+        trace.close()
+        metrics.close()
+        blobs.close()
 
 
 @contextmanager
@@ -298,7 +326,7 @@ def _compute_lack(client: ChainClient, config: JoinConfig, run: RunInfo, address
 
 
 def _wait_for_money(
-    read: Callable[[], tuple[int, int]], config: JoinConfig, address: str, stop: threading.Event
+    read: Callable[[], tuple[int, int]], config: JoinConfig, address: str, stop: threading.Event, *, where: str = ""
 ) -> None:
     """Wait until the key holds enough, as long as the patience lasts. Raises `NotFunded`."""
     deadline = time.monotonic() + config.patience.chain_seconds
@@ -307,7 +335,8 @@ def _wait_for_money(
         balance, needed = read()
         if balance >= needed:
             return
-        lack = f"{address} holds {format_tokens(balance)}, needs {format_tokens(needed)} for bond and fees"
+        held = f"{format_tokens(balance)} {where}".rstrip()
+        lack = f"{address} holds {held}, needs {format_tokens(needed)} for bond and fees"
         if not has_said:
             LOG.warning(
                 "waiting up to %.0f s for money, on a devnet: localnet fund %s (%s)",
