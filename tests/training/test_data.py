@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import click
 import numpy as np
 import pytest
 from rich.text import Text
@@ -172,7 +172,7 @@ def test_next_step_of_a_foreign_text_can_be_typed() -> None:
 def test_no_help_loses_words_in_brackets() -> None:
     """Rich takes [data] for markup: no text of a command or option may hold what it would swallow."""
 
-    def walk(command: click.Command) -> Iterator[str]:
+    def walk(command: Any) -> Iterator[str]:
         yield command.help or ""
         yield from (getattr(parameter, "help", None) or "" for parameter in command.params)
         for inner in getattr(command, "commands", {}).values():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from training.worker.errors import EXIT_FATAL, KeyInUse
-from training.worker.process import hold_key
+from training.worker.journal import Journal, JournalContents
+from training.worker.process import choose_home, hold_key
 
 ADDRESS = "0x" + "Ab" * 20
 
@@ -38,3 +39,17 @@ def test_without_a_place_for_locks_the_worker_starts_and_says_so(locks: Path, ca
     locks.write_text("no folder")
     with caplog.at_level("WARNING", logger="trainer"), hold_key(b"\x01" * 32, 7, ADDRESS, Path("/some/home")):
         assert str(locks) in caplog.text
+
+
+def test_a_default_home_is_a_chain_s_and_an_older_one_is_kept(locks: Path) -> None:
+    """After a reset run 1 is another run; a folder from before, by run and key, is used for its own chain."""
+    first, second = b"\x01" * 32, b"\x02" * 32
+    assert choose_home(first, 1, ADDRESS) != choose_home(second, 1, ADDRESS)
+    older = locks.parent / "run-1" / ADDRESS.lower()
+    older.mkdir(parents=True)
+    contents = JournalContents(genesis_hash=first.hex(), run=1, recipe_digest="00" * 32)
+    Journal(older, contents).reset()
+    assert choose_home(first, 1, ADDRESS) == older
+    assert choose_home(second, 1, ADDRESS) == locks.parent / "chain-02020202" / "run-1" / ADDRESS.lower()
+    (older / "journal.json").write_text("damaged")
+    assert choose_home(first, 1, ADDRESS) != older

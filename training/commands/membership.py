@@ -39,7 +39,7 @@ def join(
     key_file: KeyOption,
     chain: ChainOption = DEFAULT_CHAINS,
     home: Annotated[
-        Path | None, typer.Option(help="Folder of this worker; default ~/.archipelago/run-N/ADDRESS.")
+        Path | None, typer.Option(help="Folder of this worker; default ~/.archipelago/chain-HASH/run-N/ADDRESS.")
     ] = None,
     data: DataOption = None,
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to torch.")] = 0,
