@@ -5,11 +5,11 @@ Either one line of 64 hex digits, or an encrypted keystore (`contracts.bindings.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import stat
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from contracts.bindings.errors import KeyFileError
 from contracts.bindings.keystore import decrypt_key, encrypt_key, is_keystore, read_address
 from contracts.bindings.signing import compute_address
 
+log = logging.getLogger("keys")
+"""Without a handler a warning is one plain line on stderr."""
 KEY_FILE_MODE = 0o600
 """Owner reads and writes, nobody else."""
 
@@ -62,7 +64,7 @@ def load_key(path: Path, ask_password: Callable[[Path], str] | None = None) -> b
     text = _read(path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
-        warnings.warn(f"{path} has mode {mode:04o}, expected {KEY_FILE_MODE:04o}: chmod 600 {path}", stacklevel=2)
+        log.warning("warning: %s has mode %04o, expected %04o; next: chmod 600 %s", path, mode, KEY_FILE_MODE, path)
     if is_keystore(text):
         if ask_password is None:
             raise KeyFileError(f"{path} is encrypted and no password was given; next: use the command line")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,12 +61,23 @@ def test_invalid_missing_file_names_the_way_out(tmp_path: Path) -> None:
         load_key(tmp_path / "none")
 
 
-def test_a_key_that_others_may_read_warns(tmp_path: Path) -> None:
+def test_a_key_that_others_may_read_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "key"
     create_key(path)
     path.chmod(0o644)
-    with pytest.warns(UserWarning, match="mode 0644, expected 0600"):
-        load_key(path)
+    load_key(path)
+    assert "mode 0644, expected 0600" in caplog.text
+
+
+def test_the_command_warns_in_one_plain_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.key"
+    path.write_text("no key")
+    path.chmod(0o644)
+    command = [sys.executable, "-m", "training.cli", "keys", "show", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"warning: {path} has mode 0644, expected 0600; next: chmod 600 {path}"
+    assert lines[1].startswith("error: ")
 
 
 @pytest.fixture
