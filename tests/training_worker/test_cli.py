@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from contracts.bindings.types import RunState
 from training.cli import main
 from training.commands import checkpoint, membership, runs, status, watch
+from training.core.recipe import DataSource
+from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped
 
 NOWHERE = "http://127.0.0.1:1"
@@ -63,8 +66,13 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
     create = ("run", "create", "--chain", NOWHERE, "--key-file", key)
     own = tmp_path / "own.toml"
     own.write_text(load_shipped("tiny").replace("python_stdlib", "file"))
+    small, named = tmp_path / "small.txt", tmp_path / "named.toml"
+    small.write_bytes(b"too short")
+    named.write_text(own.read_text().replace('"file"', '"file"\ndigest = "any"'))
     for arguments, expected in (
         ((*create, "no-such-recipe"), "tiny"),
+        ((*create, "0.4M"), "trainer recipe 0.4M > run.toml"),
+        ((*create, named, "--data", small), "needs at least"),
         ((*create, "tiny", "--reward", "1"), "--allow"),
         ((*create, own), "trainer data digest --recipe"),
         ((*create, "tiny", "--escrow", "1,5"), "no amount"),
@@ -128,3 +136,21 @@ def test_pay_is_said_when_a_run_is_created() -> None:
     assert "--allow ADDRESS --reward TOKENS" in runs.describe_pay(0, 50 * 10**18)
     assert "paid 0.5 tokens" in runs.describe_pay(5 * 10**17, 50 * 10**18)
     assert "about 100" in runs.describe_pay(5 * 10**17, 50 * 10**18)
+
+
+def test_an_escrow_that_ends_before_the_run_is_said() -> None:
+    token = 10**18
+    assert runs.describe_short_escrow(token // 2, 10 * token, 20, 1) is None
+    assert runs.describe_short_escrow(0, 0, 20, 8) is None
+    short = runs.describe_short_escrow(token // 2, 10 * token, 28, 2)
+    assert short is not None
+    assert "2 members for 10 of 28 rounds, one member for 20 of 28" in short
+
+
+def test_a_member_is_told_to_give_the_run_s_files() -> None:
+    recipe = parse_recipe(load_shipped("tiny"))
+    assert runs.describe_files(recipe, None) == ""
+    data = replace(recipe.data, source=DataSource.FILE, tokenizer_digest="00" * 32)
+    file_run = replace(recipe, data=data)
+    assert runs.describe_files(file_run, None) == " --data FILE --tokenizer tokenizer.json"
+    assert "--data own.txt" in runs.describe_files(file_run, Path("own.txt"))

@@ -17,7 +17,15 @@ from contracts.bindings.types import RunParams, RunState
 from contracts.bindings.unlocking import unlock_key
 from training.commands.asking import fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_escrow, describe_run
-from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, KeyOption, RunOption
+from training.commands.options import (
+    DEFAULT_CHAINS,
+    ChainOption,
+    DataOption,
+    JsonOption,
+    KeyOption,
+    RunOption,
+    TokenizerOption,
+)
 from training.commands.output import (
     STDERR,
     STDOUT,
@@ -138,6 +146,8 @@ def create(
         Path | None,
         typer.Option(help="Begin from these safetensors; for a recipe made with `trainer recipe --weights`."),
     ] = None,
+    data: DataOption = None,
+    tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a run from a recipe, store its genesis and print its number."""
@@ -150,6 +160,8 @@ def create(
     text = _load_recipe(recipe_file)
     recipe = parse_recipe(text)
     _check_text_is_named(recipe, recipe_file)
+    if data is not None:
+        _check_file(recipe, data, tokenizer)
     for address in allow or ():
         if re.fullmatch(r"(0x)?[0-9a-fA-F]{40}", address) is None:
             raise Fatal(
@@ -221,8 +233,11 @@ def create(
     STDOUT.print(f"run {run} created by {sender.address}, genesis root {format_hash(info.genesis_root)}")
     STDOUT.print(f"one block is about {pace.block_seconds:.2f} s; a round lasts at most {params.round_blocks} blocks")
     STDOUT.print(describe_pay(reward_wei, escrow_wei))
+    num_members = max(min_members, len(allow or ()))
+    if short := describe_short_escrow(reward_wei, escrow_wei, info.num_rounds_total, num_members):
+        STDOUT.print(f"{short}; add to it: trainer run fund TOKENS --run {run} --key-file {key_file}")
     where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
-    STDOUT.print(f"join it: trainer join --run {run} --key-file WORKER.key{where}")
+    STDOUT.print(f"join it: trainer join --run {run} --key-file WORKER.key{describe_files(recipe, data)}{where}")
     if is_allow_listed and not allow:
         STDOUT.print(f"nobody may join yet: trainer run allow 0xWORKER --run {run} --key-file {key_file}{where}")
 
@@ -239,6 +254,23 @@ def describe_pay(reward_wei: int, escrow_wei: int) -> str:
         f"each counted update is paid {format_tokens(reward_wei)}; "
         f"the escrow of {format_tokens(escrow_wei)} is enough for about {num_paid:,}"
     )
+
+
+def describe_short_escrow(reward_wei: int, escrow_wei: int, num_rounds: int, num_members: int) -> str | None:
+    """Warn of an escrow that ends before the run does, else None; what storage takes of it comes on top."""
+    if not reward_wei or escrow_wei >= reward_wei * num_rounds * num_members:
+        return None
+    num_paid = escrow_wei // reward_wei
+    who = f"one member for {num_paid:,} of {num_rounds:,} rounds"
+    if num_members > 1:
+        who = f"{num_members} members for {num_paid // num_members:,} of {num_rounds:,} rounds, {who}"
+    return f"warning: the escrow pays {who}, at most"
+
+
+def describe_files(recipe: Recipe, data: Path | None) -> str:
+    """Return the options that a member must add for the files that the recipe names by digest only."""
+    text = f" --data {data or 'FILE'}" if recipe.data.source is DataSource.FILE else ""
+    return text + (" --tokenizer tokenizer.json" if recipe.data.tokenizer_digest else "")
 
 
 @app.command("list")
@@ -367,8 +399,17 @@ def _load_recipe(name: str) -> str:
         return load_shipped(name)
     if path.suffix == ".toml" or path.exists():
         return read_recipe_text(path)
+    from training.recipes.shapes import RECIPES
+
+    if name in RECIPES:
+        raise Fatal(
+            f"{name} is a shape, not a recipe file",
+            next_step=f"trainer recipe {name} > run.toml, then trainer run create run.toml",
+        )
     raise Fatal(
-        f"no recipe {name!r}", next_step=f"name a TOML file, or one that is shipped: {', '.join(shipped_names())}"
+        f"no recipe {name!r}",
+        next_step=f"name a TOML file, or one that is shipped: {', '.join(shipped_names())}; "
+        "or make one of a shape: trainer recipe 0.4M > run.toml",
     )
 
 
@@ -380,6 +421,15 @@ def _check_text_is_named(recipe: Recipe, recipe_file: str) -> None:
             next_step=f"put the line under [data] that this prints: trainer data digest --recipe {recipe_file} "
             f'--data FILE (or digest = "{ANY_TEXT}": each member its own text)',
         )
+
+
+def _check_file(recipe: Recipe, file: Path, tokenizer: Path | None) -> None:
+    """Refuse a text that is not the recipe's, or too small for it, before money is locked for it."""
+    from training.data.corpus import check_size, check_text, load_corpus
+
+    corpus = load_corpus(recipe.data, file, tokenizer_file=tokenizer, vocabulary=recipe.model.vocabulary)
+    check_text(recipe.data, corpus, file)
+    check_size(corpus, recipe.model.context)
 
 
 def _check_balance(client: ChainClient, address: str, escrow_wei: int) -> None:
