@@ -30,6 +30,7 @@ from storage.cli_session import (
     Json,
     Seal,
     Unseal,
+    measure_block,
 )
 from storage.cli_session import open_storage as _open
 from storage.cli_session import report_errors as _errors
@@ -37,7 +38,7 @@ from storage.cli_session import show as _show
 from storage.cli_session import show_progress as _progress
 from storage.cli_session import tell_height as _tell_height
 from storage.client import CERTIFY_BLOCKS, parse_blob_id
-from storage.core.leaving import format_blocks, format_height
+from storage.core.leaving import BLOCK_MILLISECONDS, format_blocks, format_height
 from storage.core.tiers import parse_tier
 from storage.keeping_commands import add_keeping_commands
 from storage.sizes import format_size, parse_size
@@ -91,7 +92,8 @@ def put(
             f"{result['blob']}",
             note=f"{format_size(stored.size_bytes)} in tier {result['tier']} until "
             f"{_tell_height(client, stored.expiry)}, {len(stored.certificate.signatures)} nodes signed, "
-            f"fee {format_wei(stored.fee)}" + "".join(f"\nwarning: {fault}" for fault in stored.faults),
+            f"fee {format_wei(stored.fee)}; longer: storage renew {result['blob']} --key-file {key_file}"
+            + "".join(f"\nwarning: {fault}" for fault in stored.faults),
         )
 
 
@@ -163,7 +165,7 @@ def quote(
     as_json: Json = False,
 ) -> None:
     """Show what a lease costs; a put is charged for this and at most 100 blocks more."""
-    with _errors(as_json), _open(chain, 30.0) as (_, storage, _blobs):
+    with _errors(as_json), _open(chain, 30.0) as (client, storage, _blobs):
         path = Path(size)
         size_bytes = path.stat().st_size if path.is_file() else parse_size(size)
         wanted = parse_tier(tier)
@@ -177,11 +179,12 @@ def quote(
             "fee_wei": fee,
             "max_fee_wei": most,
         }
+        time = "" if as_json else format_blocks(blocks, measure_block(client))
         _show(
             result,
             as_json,
-            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks:,} blocks, about "
-            f"{format_blocks(blocks)}: {format_wei(fee)}, at most {format_wei(most)}",
+            f"{format_size(size_bytes)} in tier {wanted.name.lower()} for {blocks:,} blocks, about {time}: "
+            f"{format_wei(fee)}, at most {format_wei(most)}",
         )
 
 
@@ -249,17 +252,20 @@ def list_(
                 for info in blobs
             ],
         }
-        height = client.height()
+        height, pace = client.height(), BLOCK_MILLISECONDS if as_json else measure_block(client)
         lines = [
             f"0x{info.blob.hex()}  {Tier(info.tier).name.lower():<9}  {format_size(info.size_bytes):>9}  "
-            f"until {format_height(info.expiry_height, now=height)}"
+            f"until {format_height(info.expiry_height, now=height, block_milliseconds=pace)}"
             f"{'' if info.state is BlobState.LIVE else ', ' + info.state.name.lower()}"
             for info in blobs
         ]
         total = (
             f"{len(blobs)} blob{'' if len(blobs) == 1 else 's'}, {format_size(sum(info.size_bytes for info in blobs))}"
         )
-        money = f"paid {format_wei(account.paid)}, got back {format_wei(account.refunded)}"
+        money = (
+            f"this owner paid in all {format_wei(account.paid)} and got back {format_wei(account.refunded)}; of it for "
+            f"the blobs listed {format_wei(sum(info.paid for info in blobs))}"
+        )
         _show(result, as_json, "\n".join([*lines, f"{total}; {money}"]))
 
 

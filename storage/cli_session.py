@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -35,7 +36,7 @@ from storage.core.errors import (
     TierUnavailable,
     UnknownBlob,
 )
-from storage.core.leaving import format_height
+from storage.core.leaving import BLOCK_MILLISECONDS, format_height
 from storage.sizes import format_size
 
 FAILED = 1
@@ -67,6 +68,12 @@ Deadline = Annotated[float, typer.Option(min=0.1, max=86_400, help="Seconds to w
 Seal = Annotated[Path | None, typer.Option("--encrypt", help="Seal with the key in this file; see keygen.")]
 Unseal = Annotated[Path | None, typer.Option("--decrypt", help="Open with the key in this file.")]
 DEFAULT_CHAIN = DEFAULT_CHAINS
+NUM_SPANS = 5
+"""Spans of blocks that are looked at for the chain's pace."""
+SPAN_BLOCKS = 200
+"""Length of one: block times are whole seconds, so that this is 1 s of 40 s off."""
+LEAST_SPAN_BLOCKS = 40
+"""Below this, rounding would decide."""
 
 
 @contextmanager
@@ -145,9 +152,27 @@ def show_progress(text: str, get_bytes: Callable[[], int], as_json: bool) -> Ite
 def tell_height(client: ChainClient, height: int) -> str:
     """Return a height and when it comes; the height alone while the chain does not answer."""
     try:
-        return format_height(height, now=client.height())
+        return format_height(height, now=client.height(), block_milliseconds=measure_block(client))
     except BindingError:
         return f"height {height:,}"
+
+
+def measure_block(client: ChainClient) -> int:
+    """Return how many milliseconds a block takes now: of equal spans of the newest blocks the one in the middle.
+
+    A chain that stood still for a night shows it in one span. A young chain is taken to keep the pace of the prices.
+    """
+    now = client.height()
+    span = min(SPAN_BLOCKS, (now - 1) // NUM_SPANS)
+    if span < LEAST_SPAN_BLOCKS:
+        return BLOCK_MILLISECONDS
+    heights = [now - span * index for index in range(NUM_SPANS + 1)]
+    blocks = client.batch([("eth_getBlockByNumber", (hex(height), False)) for height in heights])
+    if not all(blocks):
+        return BLOCK_MILLISECONDS
+    times = [int(block["timestamp"], 16) for block in blocks]
+    seconds = sorted(newer - older for newer, older in pairwise(times))[NUM_SPANS // 2]
+    return seconds * 1000 // span or BLOCK_MILLISECONDS
 
 
 def show(result: dict[str, Any], as_json: bool, text: str, *, note: str = "") -> None:

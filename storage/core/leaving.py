@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BLOCK_TENTHS = 3
-"""Tenths of a second in a block, as prices have it."""
+BLOCK_MILLISECONDS = 300
+"""Of a block, as prices have it; a chain's own pace may be another."""
 
 NEVER = 2**64 - 1
 """freeHeight of a bond that is not about to be free."""
@@ -51,24 +51,24 @@ def explain_bond(
     return BondOutlook(when=f"now, since height {free_height}", next_step="storage-node retire --take-bond")
 
 
-def format_height(height: int, *, now: int) -> str:
+def format_height(height: int, *, now: int, block_milliseconds: int = BLOCK_MILLISECONDS) -> str:
     """Return a height with the time to it, as far as the chain keeps its pace.
 
     >>> format_height(12_100, now=100), format_height(100, now=12_100)
-    ('height 12,100, in about 1.0 h', 'height 100, about 1.0 h ago')
+    ('height 12,100, in 12,000 blocks, about 1.0 h', 'height 100, about 1.0 h ago')
     """
     if height >= now:
-        return f"height {height:,}, in about {format_blocks(height - now)}"
-    return f"height {height:,}, about {format_blocks(now - height)} ago"
+        return f"height {height:,}, in {height - now:,} blocks, about {format_blocks(height - now, block_milliseconds)}"
+    return f"height {height:,}, about {format_blocks(now - height, block_milliseconds)} ago"
 
 
-def format_blocks(blocks: int) -> str:
+def format_blocks(blocks: int, block_milliseconds: int = BLOCK_MILLISECONDS) -> str:
     """Return how long so many blocks take, in the largest fitting unit.
 
     >>> format_blocks(100), format_blocks(12_000), format_blocks(8_760_000)
     ('30 s', '1.0 h', '30.4 days')
     """
-    seconds = blocks * BLOCK_TENTHS // 10
+    seconds = blocks * block_milliseconds // 1000
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             tenths = seconds * 10 // length

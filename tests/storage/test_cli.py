@@ -20,8 +20,10 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.bindings.errors import KeyFileError
-from contracts.bindings.types import Blob, BlobState
+from contracts.bindings.keys import create_key
+from contracts.bindings.types import Blob, BlobState, OwnerAccount
 from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
+from da.core.types import Tier
 from da.retrieval import RetrieveReport
 from da.sealing import load_secret, seal
 from storage import cli, cli_session, node_cli
@@ -50,9 +52,19 @@ class FakeStorage:
         path.write_bytes(self.data)
         return RetrieveReport(seats=(0, 1), faults=(FAULT,))
 
-    def put(self, data: bytes, **_: Any) -> Any:
-        assert self.error is not None
-        raise self.error
+    def put(self, data: Any, **_: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        signed = SimpleNamespace(signatures=(1, 2, 3))
+        return SimpleNamespace(
+            blob=bytes.fromhex(BLOB), size_bytes=9, tier=Tier.HOT, expiry=103_000, fee=5, certificate=signed, faults=()
+        )
+
+    def list_blobs(self, owner: str) -> list[Blob]:
+        return [self.stat(b"")]
+
+    def get_account(self, owner: str) -> OwnerAccount:
+        return OwnerAccount(num_blobs=3, paid=10**18, refunded=10**17)
 
     def choose_blocks(self, tier: int, wanted: int | None) -> int:
         return 77 if wanted is None else wanted
@@ -77,13 +89,24 @@ class FakeStorage:
         )
 
 
+class FakeChain:
+    """A chain of 3,000 blocks of 0.2 s that once stood still for a night."""
+
+    def height(self) -> int:
+        return 3_000
+
+    def batch(self, calls: Any) -> list[dict[str, str]]:
+        heights = [int(parameters[0], 16) for _, parameters in calls]
+        return [{"timestamp": hex(height // 5 + (30_000 if height > 2_500 else 0))} for height in heights]
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStorage:
     storage = FakeStorage()
 
     @contextmanager
     def opened(urls: list[str], deadline: float) -> Iterator[Any]:
-        yield SimpleNamespace(), storage, SimpleNamespace(bytes_sent=0, bytes_received=0)
+        yield FakeChain(), storage, SimpleNamespace(bytes_sent=0, bytes_received=0)
 
     monkeypatch.setattr(cli, "_open", opened)
     return storage
@@ -237,6 +260,22 @@ def test_quote_and_stat(fake: FakeStorage) -> None:
     value = json.loads(run("stat", BLOB, "--json").output)
     assert (value["is_pinned"], value["release_height"], value["state"]) == (True, None, "LIVE")
     assert "pinned by a run" in run("stat", BLOB).output
+
+
+def test_put_says_how_long_by_the_pace_of_the_chain_and_how_to_renew(fake: FakeStorage, tmp_path: Path) -> None:
+    create_key(tmp_path / "key")
+    (tmp_path / "file").write_bytes(b"the bytes")
+    result = run("put", str(tmp_path / "file"), "--key-file", str(tmp_path / "key"))
+    assert result.stdout == f"0x{BLOB}\n"
+    assert "until height 103,000, in 100,000 blocks, about 5.5 h" in result.stderr
+    assert f"storage renew 0x{BLOB} --key-file {tmp_path / 'key'}" in result.stderr
+    assert "100,000 blocks, about 5.5 h" in run("quote", "1KB", "--blocks", "100000").output
+
+
+def test_ls_says_what_its_total_counts(fake: FakeStorage) -> None:
+    last = run("ls", "--owner", "0x00").output.splitlines()[-1]
+    assert "this owner paid in all 1 token and got back 0.1 tokens" in last
+    assert last.endswith("of it for the blobs listed 0.000000005 gwei")
 
 
 def test_create_whole_survives_a_kill(tmp_path: Path) -> None:

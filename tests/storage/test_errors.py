@@ -99,6 +99,7 @@ def test_blocks_in_words() -> None:
 
 
 def test_a_height_is_told_with_its_time() -> None:
-    assert format_height(8_760_100, now=100) == "height 8,760,100, in about 30.4 days"
+    assert format_height(8_760_100, now=100) == "height 8,760,100, in 8,760,000 blocks, about 30.4 days"
     assert format_height(100, now=200) == "height 100, about 30 s ago"
-    assert format_height(100, now=100) == "height 100, in about 0 s"
+    assert format_height(100, now=200, block_milliseconds=210) == "height 100, about 21 s ago"
+    assert format_height(100, now=100) == "height 100, in 0 blocks, about 0 s"
