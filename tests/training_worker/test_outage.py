@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from contracts.bindings.errors import ChainUnreachable
 from contracts.bindings.types import UpdateFate
 from training.worker.errors import ChainSilent
+from training.worker.journal import Journal, JournalContents, SentUpdate
 from training.worker.loop import LoopEnd
+from training.worker.outbox import Outbox
+from training.worker.trace import Trace
 from training.worker.watcher import Watcher
 
 
@@ -30,6 +34,34 @@ def test_training_goes_on_while_the_chain_is_away_and_the_commit_lands_once(net:
     commits = [args[1] for name, function, args in net.chain.sends if name == "ann" and function == "commit"]
     assert sorted(commits) == list(range(total))
     assert ann.engine.canonical.theta == 10 * net.info().params.num_rounds * (1 + 1000)
+
+
+def test_a_commit_that_waits_is_said_now_and_then(net: Any, tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
+    """The outbox tries twice a second; a chain that is away for an hour must not fill the log."""
+    ports = net.worker("ann").ports
+    ports.is_cut = True
+    waiting = tuple(
+        SentUpdate(round=index, base_root="00" * 32, digest="00" * 32, payload_file=f"{index}", tokens=1, loss_micro=1)
+        for index in range(2)
+    )
+    contents = JournalContents(genesis_hash="00" * 32, run=1, recipe_digest="00" * 32, sent=waiting)
+    trace = Trace(tmp_path / "trace.jsonl")
+    outbox = Outbox(
+        chain=ports,
+        sender=ports,
+        payloads=ports,
+        journal=Journal(tmp_path, contents),
+        trace=trace,
+        run=1,
+        get_view=lambda: net,
+    )
+    with caplog.at_level("WARNING", logger="trainer"):
+        assert [outbox.work() for _ in range(5)] == [False] * 5
+        assert caplog.text.count("the commit has to wait") == 1
+        monkeypatch.setattr("training.worker.outbox.SAY_AGAIN_SECONDS", 0.0)
+        outbox.work()
+        assert caplog.text.count("the commit has to wait") == 3
+    trace.close()
 
 
 def test_a_worker_waits_for_a_chain_that_is_down_at_the_start(net: Any) -> None:

@@ -9,6 +9,7 @@ that no later transaction of the key waits behind a nonce that never comes.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -37,6 +38,9 @@ TEMPORARY_TIER = 0
 
 RETRY_SECONDS = 0.5
 """Between two tries while something is in the way."""
+
+SAY_AGAIN_SECONDS = 10.0
+"""Between two lines about the same kind of obstacle."""
 
 DELIVER_SECONDS = 20.0
 """Longest wait for one receipt before the chain is asked afresh."""
@@ -67,6 +71,7 @@ class Outbox(WakingThread):
         self._run = run
         self._get_view = get_view
         self._refresh = refresh
+        self._said: dict[str, float] = {}
 
     def work(self) -> bool:
         """Try to bring every open update one step further; True when nothing is left to do."""
@@ -79,13 +84,13 @@ class Outbox(WakingThread):
                 try:
                     is_done = self._process_update(update, view) and is_done
                 except (ChainUnreachable, RpcError, DeadlinePassed) as error:
-                    LOG.warning("round %d: the commit has to wait: %s", update.round, error)
+                    self._say(update.round, "the commit has to wait", error)
                     is_done = False
                 except OSError as error:
                     if not is_disk_full(error):
                         raise
                     # What cannot be written down is not sent: a restart would not know of it.
-                    LOG.warning("round %d: the commit has to wait for room on the disk: %s", update.round, error)
+                    self._say(update.round, "the commit has to wait for room on the disk", error)
                     is_done = False
         return is_done
 
@@ -123,7 +128,7 @@ class Outbox(WakingThread):
                 span.num_bytes = len(payload)
                 certificate = self._payloads.put(payload, tier=TEMPORARY_TIER, blocks=view.run.params.lease_blocks)
         except PayloadUnavailable as error:
-            LOG.warning("round %d: the stores do not take the payload: %s", update.round, error.reason)
+            self._say(update.round, "the stores do not take the payload", error.reason)
             return None
         try:
             raw = self._sender.sign(
@@ -165,13 +170,20 @@ class Outbox(WakingThread):
     def _process_refusal(self, update: SentUpdate, error: ContractError) -> None:
         """Decide whether a refused commit is worth another try: only where another certificate may help."""
         if error.name in ("WrongEpoch", "CertificateExpired", "NotEnoughSignatures", "EscrowTooSmall"):
-            LOG.warning("round %d: %s", update.round, error.text)
+            self._say(update.round, error.name, error.text)
         elif error.name != "AlreadyCommitted":
             self._close(update.round, error.text)
 
     def _close(self, round_index: int, note: str) -> None:
         LOG.warning("round %d: our update does not count: %s", round_index, note)
         self._journal.update_sent(round_index, lambda item: replace(item, note=note))
+
+    def _say(self, round_index: int, obstacle: str, reason: object) -> None:
+        """Warn of what is in the way; while it stays there a line now and then is enough."""
+        now = time.monotonic()
+        if now >= self._said.get(obstacle, float("-inf")) + SAY_AGAIN_SECONDS:
+            self._said[obstacle] = now
+            LOG.warning("round %d: %s: %s", round_index, obstacle, reason)
 
     def _pass(self) -> float | None:
         return None if self.work() else RETRY_SECONDS
