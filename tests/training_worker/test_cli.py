@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from contracts.bindings.types import RunState
 from training.cli import main
@@ -154,3 +155,17 @@ def test_a_member_is_told_to_give_the_run_s_files() -> None:
     file_run = replace(recipe, data=data)
     assert runs.describe_files(file_run, None) == " --data FILE --tokenizer tokenizer.json"
     assert "--data own.txt" in runs.describe_files(file_run, Path("own.txt"))
+
+
+@pytest.mark.parametrize(("width", "num_columns"), [(160, 9), (100, 8), (80, 7), (60, 5)])
+def test_a_narrow_terminal_shows_fewer_columns_and_all_of_those(width: int, num_columns: int) -> None:
+    columns = ("round", "fragment", "phase", "updates", "votes", "counted", "training loss", "payloads", "root")
+    rows = [("12", "3", "open", "2 of 4", "4", "4", "2.1234", "123.45 kB", "0x0123456789ab…")]
+    table = watch.fit_table("run 1", columns, rows, width)
+    assert len(table.columns) == num_columns
+    lines = Console(width=width)
+    with lines.capture() as shown:
+        lines.print(table)
+    assert "123.45 kB" in shown.get()
+    assert all(str(column.header) in shown.get() for column in table.columns)
+    assert max(len(line) for line in shown.get().splitlines()) <= width

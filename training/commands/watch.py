@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from contracts.bindings.amounts import format_tokens
@@ -29,6 +31,12 @@ from training.commands.output import (
 
 SHOWN_ROUNDS = 8
 """Newest rounds in the table."""
+
+OPTIONAL_COLUMNS = ("root", "votes", "fragment", "counted", "payloads")
+"""Left out one after the other where the terminal is too narrow for all."""
+
+WIDEST = 1000
+"""Columns in which any table is measured."""
 
 SHOWN_LOSSES = 12
 """Newest evaluations in the line below."""
@@ -52,19 +60,20 @@ def watch(
             time.sleep(every)
             look = fetch_look(client, run)
     if once:
-        STDOUT.print(render_look(look))
+        STDOUT.print(render_look(look, STDOUT.width))
         return
-    with Live(render_look(look), console=STDOUT, auto_refresh=False) as live:
+    with Live(render_look(look, STDOUT.width), console=STDOUT, auto_refresh=False) as live:
         while look["run"].state is not RunState.FINISHED:
             time.sleep(every)
             try:
                 look = fetch_look(client, run)
             except (ChainUnreachable, RpcError) as error:
                 live.update(
-                    Group(render_look(look), Text(f"chain: {error}; asking again", style="yellow")), refresh=True
+                    Group(render_look(look, STDOUT.width), Text(f"chain: {error}; asking again", style="yellow")),
+                    refresh=True,
                 )
                 continue
-            live.update(render_look(look), refresh=True)
+            live.update(render_look(look, STDOUT.width), refresh=True)
 
 
 def fetch_look(client: ChainClient, run: int) -> dict[str, Any]:
@@ -79,8 +88,8 @@ def fetch_look(client: ChainClient, run: int) -> dict[str, Any]:
     return {"height": height, "run": info, "rounds": rounds, "updates": updates, "evaluations": evaluations}
 
 
-def render_look(look: dict[str, Any]) -> Group:
-    """Return one look as a renderable."""
+def render_look(look: dict[str, Any], width: int) -> Group:
+    """Return one look as a renderable for so many columns of a terminal."""
     info: RunInfo = look["run"]
     rows = []
     for round_info, updates in zip(look["rounds"], look["updates"], strict=True):
@@ -98,10 +107,11 @@ def render_look(look: dict[str, Any]) -> Group:
                 format_hash(round_info.root),
             )
         )
-    table = create_table(
+    table = fit_table(
         f"run {info.run}, {format_name(info.state)}, block {look['height']}",
         ("round", "fragment", "phase", "updates", "votes", "counted", "training loss", "payloads", "root"),
         rows,
+        width,
     )
     losses = look["evaluations"][-SHOWN_LOSSES:]
     curve = "  ".join(f"v{item.version} {format_loss(item.loss_micro)}" for item in losses) or "none yet"
@@ -115,3 +125,16 @@ def render_look(look: dict[str, Any]) -> Group:
             f"paid {format_tokens(info.paid_rewards)} rewards, {format_tokens(info.paid_storage)} storage"
         ),
     )
+
+
+def fit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
+    """Return a table without the columns that matter least, where it would be wider than ``width``."""
+    shown = list(range(len(columns)))
+    for name in ("", *OPTIONAL_COLUMNS):
+        shown = [index for index in shown if columns[index] != name]
+        table = create_table(
+            title, [columns[index] for index in shown], [[row[index] for index in shown] for row in rows]
+        )
+        if STDOUT.measure(table, options=STDOUT.options.update(width=WIDEST)).maximum <= width:
+            break
+    return table
