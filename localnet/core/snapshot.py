@@ -55,6 +55,8 @@ class WorkerRow:
     """Likewise."""
     num_missed: int = 0
     """Rounds missed in a row, as the chain has it."""
+    num_asked: int = 0
+    """Settled rounds that counted on it: those in which it was a member at the opening."""
     rejoin_height: int = 0
     """A dropped member may rejoin from this block on."""
 

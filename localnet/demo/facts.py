@@ -48,6 +48,8 @@ class FactSource:
         self._workers = workers
         self._num_parameters = num_parameters
         self._began = time.monotonic()
+        self._participants: list[tuple[str, ...]] = []
+        """Of every settled round seen so far; they don't change any more."""
 
     def collect(self) -> Snapshot:
         """Ask the chain and read the traces; raises BindingError when the chain does not answer."""
@@ -55,7 +57,9 @@ class FactSource:
         run = training.run(self._run)
         members = {member.worker: member for member in training.members(self._run)}
         infos = [training.round(self._run, index) for index in range(run.num_settled, run.num_opened)]
-        rows = tuple(_build_worker_row(worker, members) for worker in self._workers)
+        for index in range(len(self._participants), run.num_settled):
+            self._participants.append(training.participants(self._run, index))
+        rows = tuple(_build_worker_row(worker, members, self._count_asked(worker.address)) for worker in self._workers)
         return Snapshot(
             height=self._client.height(),
             seconds=time.monotonic() - self._began,
@@ -88,6 +92,9 @@ class FactSource:
             ),
         )
 
+    def _count_asked(self, address: str) -> int:
+        return sum(1 for participants in self._participants if address in participants)
+
 
 def get_evaluations(client: ChainClient, run: int) -> tuple[Evaluation, ...]:
     """Return every recorded evaluation by version, the first of each version, oldest first."""
@@ -102,7 +109,7 @@ def get_evaluations(client: ChainClient, run: int) -> tuple[Evaluation, ...]:
         start += len(page)
 
 
-def _build_worker_row(worker: Worker, members: Mapping[str, Member]) -> WorkerRow:
+def _build_worker_row(worker: Worker, members: Mapping[str, Member], num_asked: int) -> WorkerRow:
     member = members.get(worker.address)
     path = worker.home / "trace.jsonl"
     events = load_trace(path) if path.exists() else []
@@ -120,6 +127,7 @@ def _build_worker_row(worker: Worker, members: Mapping[str, Member]) -> WorkerRo
         num_tokens=member.tokens if member else 0,
         earned=member.earned if member else 0,
         num_missed=member.missed if member else 0,
+        num_asked=num_asked,
         rejoin_height=member.rejoin_height if member else 0,
         num_steps=sum(event.counters.get("steps", 0) for event in events if event.kind is EventKind.TRAIN),
         bytes_sent=sum(value for name, value in traffic.items() if name.endswith("sent")),

@@ -452,6 +452,6 @@ def describe_wire(snapshot: Snapshot) -> str:
     sent, allreduce = snapshot.bytes_sent, snapshot.allreduce_bytes
     ratio = f"{allreduce / sent:.0f} times less" if sent else "no bytes counted"
     return (
-        f"{format_bytes(sent)} sent at the workers' sockets, JSON-RPC and erasure coding included; AllReduce in bf16 "
-        f"would have sent {format_bytes(allreduce)} for the same inner steps: {ratio}"
+        f"{format_bytes(sent)} sent at the workers' sockets, JSON-RPC, erasure coding and checkpoints included; "
+        f"AllReduce in bf16 would have sent {format_bytes(allreduce)} for the same inner steps: {ratio}"
     )

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts.bindings.amounts import format_tokens
-from localnet.core.snapshot import Snapshot
+from localnet.core.snapshot import Snapshot, WorkerRow
 from localnet.core.traffic import format_bytes
 
 LINE_SECONDS = 15.0
@@ -18,13 +18,15 @@ COLUMNS = (
     ("process", 17),
     ("member", 8),
     ("doing", 20),
-    ("counted", 15),
+    ("counted", 19),
     ("tokens", 9),
     ("sent", 8),
     ("received", 8),
     ("pay", 12),
 )
 """Of the workers' table, with widths: fixed, so that nothing jumps while it is looked at."""
+LEFT_OUT = ("received", "sent", "tokens", "member", "pay")
+"""What a console that is too narrow goes without, the least important first."""
 NUM_NOTES = 6
 """How many of the newest happenings stay in view."""
 BARS = "▁▂▃▄▅▆▇█"
@@ -82,7 +84,7 @@ class Display:
 
     def _draw(self) -> None:
         if self._live and self._newest:
-            self._live.update(render_table(self._newest, self._notes[-NUM_NOTES:]))
+            self._live.update(render_table(self._newest, self._notes[-NUM_NOTES:], self._console.width))
 
 
 def render_line(snapshot: Snapshot) -> str:
@@ -91,7 +93,7 @@ def render_line(snapshot: Snapshot) -> str:
     workers = "; ".join(
         f"{row.name} "
         + (f"{row.state} {row.activity.partition(':')[0]}" if row.is_alive else "DOWN")
-        + f" ({row.num_accepted} counted)"
+        + f" ({describe_counted(row)} counted)"
         for row in snapshot.workers
     )
     settled = f"{snapshot.num_settled}/{snapshot.num_rounds_total}"
@@ -108,8 +110,8 @@ def render_totals(snapshot: Snapshot) -> str:
     )
 
 
-def render_table(snapshot: Snapshot, notes: list[str]) -> RenderableType:
-    """Return the live table: the run, its open rounds, its workers, what happened last."""
+def render_table(snapshot: Snapshot, notes: list[str], width: int) -> RenderableType:
+    """Return the live table for ``width`` characters: the run, its open rounds, its workers, what happened last."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
@@ -136,25 +138,55 @@ def render_table(snapshot: Snapshot, notes: list[str]) -> RenderableType:
         f"escrow {describe_escrow(snapshot)}",
     )
     facts.add_row("checkpoint", f"version {snapshot.certified_version} is certified in the stores")
+    columns = choose_columns(width)
     workers = Table(pad_edge=False)
-    for heading, width in COLUMNS:
-        workers.add_column(heading, width=width, no_wrap=True, overflow="ellipsis")
+    for heading, size in columns.items():
+        workers.add_column(heading, width=size, no_wrap=True, overflow="ellipsis")
     for worker in snapshot.workers:
-        workers.add_row(
-            f"{worker.name} {worker.address[:8]}",
-            Text(worker.process, style="" if worker.is_alive else "bold red"),
-            worker.state,
-            worker.activity,
-            f"{worker.num_accepted}" + (f" ({worker.num_refused} refused)" if worker.num_refused else ""),
-            f"{worker.num_tokens:,}",
-            format_bytes(worker.bytes_sent),
-            format_bytes(worker.bytes_received),
-            format_tokens(worker.earned),
-        )
+        cells = build_cells(worker)
+        workers.add_row(*(cells[heading] for heading in columns))
+    hint = "counted: of the settled rounds it was a member for; for the others it was late, refused or down"
+    if len(columns) < len(COLUMNS):
+        hint += "\na wider window shows " + ", ".join(name for name, _ in COLUMNS if name not in columns)
     happenings = [Text(f"* {note}", style="yellow") for note in notes]
     return Group(
-        Text("Archipelago: one model, two workers, one chain, four stores", style="bold"), facts, workers, *happenings
+        Text("Archipelago: one model, two workers, one chain, four stores", style="bold"),
+        facts,
+        workers,
+        Text(hint, style="dim"),
+        *happenings,
     )
+
+
+def choose_columns(width: int) -> dict[str, int]:
+    """Return the columns, heading -> width, that stand side by side in ``width`` characters."""
+    chosen = dict(COLUMNS)
+    for name in LEFT_OUT:
+        if sum(chosen.values()) + 3 * len(chosen) <= width:
+            break
+        del chosen[name]
+    return chosen
+
+
+def build_cells(worker: WorkerRow) -> dict[str, str | Text]:
+    """Return a worker's row, heading -> cell."""
+    return {
+        "worker": f"{worker.name} {worker.address[:8]}",
+        "process": Text(worker.process, style="" if worker.is_alive else "bold red"),
+        "member": worker.state,
+        "doing": worker.activity,
+        "counted": describe_counted(worker),
+        "tokens": f"{worker.num_tokens:,}",
+        "sent": format_bytes(worker.bytes_sent),
+        "received": format_bytes(worker.bytes_received),
+        "pay": format_tokens(worker.earned),
+    }
+
+
+def describe_counted(worker: WorkerRow) -> str:
+    """Say how many updates counted, of how many rounds, and how many were refused."""
+    refused = f", {worker.num_refused} refused" if worker.num_refused else ""
+    return f"{worker.num_accepted} of {worker.num_asked}{refused}"
 
 
 def describe_escrow(snapshot: Snapshot) -> str:
@@ -189,4 +221,4 @@ def render_curve(values: list[float]) -> str:
 def _ratio(snapshot: Snapshot) -> str:
     if snapshot.bytes_sent == 0 or snapshot.allreduce_bytes == 0:
         return ""
-    return f", {snapshot.allreduce_bytes / snapshot.bytes_sent:.0f} times as much"
+    return f", {snapshot.allreduce_bytes / snapshot.bytes_sent:.0f} times as much so far, checkpoints included"

@@ -20,8 +20,9 @@ def make_worker(name: str, *, is_alive: bool) -> WorkerRow:
         is_alive=is_alive,
         state="ACTIVE",
         activity="train 13",
-        num_accepted=12,
+        num_accepted=10 if name == "A" else 12,
         num_refused=0,
+        num_asked=12,
         num_tokens=491_520,
         earned=12 * 10**18,
         num_steps=240,
@@ -52,9 +53,9 @@ def snapshot() -> Snapshot:
     )
 
 
-def draw(snapshot: Snapshot, *, is_terminal: bool) -> str:
+def draw(snapshot: Snapshot, *, is_terminal: bool, width: int = 150) -> str:
     output = io.StringIO()
-    console = Console(file=output, force_terminal=is_terminal, width=150, color_system=None)
+    console = Console(file=output, force_terminal=is_terminal, width=width, color_system=None)
     with Display(console) as display:
         display.note("worker B, process 4711, KILLED in the middle of round 13")
         display.show(snapshot)
@@ -87,7 +88,7 @@ def test_lines_come_when_something_happened_or_after_a_while(snapshot: Snapshot)
 
 def test_lines_say_what_each_worker_does_and_are_short(snapshot: Snapshot) -> None:
     line = render_line(snapshot)
-    assert "A ACTIVE train 13 (12 counted); B DOWN (12 counted)" in line
+    assert "A ACTIVE train 13 (10 of 12 counted); B DOWN (12 of 12 counted)" in line
     assert max(len(line), len(render_totals(snapshot))) <= 120
 
 
@@ -96,7 +97,7 @@ def test_columns_do_not_jump(snapshot: Snapshot) -> None:
 
     def draw_frame(shown: Snapshot) -> list[str]:
         output = io.StringIO()
-        Console(file=output, width=150, color_system=None).print(render_table(shown, []))
+        Console(file=output, width=150, color_system=None).print(render_table(shown, [], 150))
         return [line for line in output.getvalue().splitlines() if line and line[0] in "┏┡└"]
 
     grown = replace(snapshot.workers[0], activity="fetch 13: a long word about it", num_tokens=10**9, earned=1)
@@ -110,3 +111,22 @@ def test_sockets_are_summed_over_workers(snapshot: Snapshot) -> None:
 def test_curve_goes_from_the_largest_to_the_least() -> None:
     assert render_curve([4.0, 2.5, 1.0]) == "█▅▁"
     assert render_curve([2.0, 2.0]) == "▁▁"
+
+
+@pytest.mark.parametrize(("width", "missing"), [(80, ("tokens", "received")), (110, ("received",)), (150, ())])
+def test_a_narrow_window_goes_without_columns_and_cuts_none(
+    snapshot: Snapshot, width: int, missing: tuple[str, ...]
+) -> None:
+    text = draw(snapshot, is_terminal=True, width=width)
+    assert "…" not in text
+    heading = next(line for line in text.splitlines() if "process" in line and "doing" in line)
+    assert [name for name in missing if name in heading] == []
+    assert all(name in heading for name in ("worker", "process", "doing", "counted"))
+    assert ("a wider window shows" in text) == bool(missing)
+
+
+def test_the_table_says_of_how_many_rounds_an_update_counted(snapshot: Snapshot) -> None:
+    text = draw(snapshot, is_terminal=True)
+    assert "10 of 12" in text
+    assert "it was late" in text
+    assert "times as much so far, checkpoints included" in text
