@@ -23,6 +23,8 @@ pytestmark = pytest.mark.integration
 
 RECORDED = json.loads((Path(__file__).parents[1] / "vectors" / "overview.json").read_text())
 WIDTHS = (1280, 390)
+BYTE_RECIPE = '[model]\nvocabulary = 256\n\n[data]\ntokenizer_digest = ""\n'
+MIN_LETTER_PX = 11
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +43,18 @@ def show(browser: Browser, solo: Any) -> Iterator[Callable[..., None]]:
     def open_page(fragment: str = "", *, width: int = 1280, is_dark: bool = False, is_recorded: bool = True) -> None:
         browser.requests.clear()
         browser.complaints.clear()
-        browser.answers = {"/api/overview": json.dumps(RECORDED).encode()} if is_recorded else {}
+        browser.answers = record_answers(BYTE_RECIPE) if is_recorded else {}
         browser.open(f"{solo.url}/#{fragment}", width=width, height=900, is_dark=is_dark)
         browser.wait_for("document.getElementById('fresh').className === 'live'")
 
     yield open_page
     browser.answers = {}
+
+
+def record_answers(recipe: str) -> dict[str, bytes]:
+    """Return what a node with the recorded overview, whose run has this recipe, answers."""
+    answer = json.dumps({"height": 1, "answer": "0x" + recipe.encode().hex()}).encode()
+    return {"/api/overview": json.dumps(RECORDED).encode(), "/api/read/Training/recipe": answer}
 
 
 def test_recorded_overview_has_the_fields_of_todays(solo: Any) -> None:
@@ -96,6 +104,103 @@ def test_a_run_is_shown(width: int, is_dark: bool, browser: Browser, show: Calla
         "about:blank",
     } | {url for url in browser.requests if url.startswith("data:")}, "nobody else is asked"
     assert browser.complaints == []
+
+
+def test_each_member_has_a_colour_of_its_own(browser: Browser, show: Callable[..., None]) -> None:
+    """Twenty-two members, most with addresses whose leading bytes are the same."""
+    members = RECORDED["run"]["members"]
+    num_recorded = len(members)
+    members += [{**members[0], "worker": f"0x0492{index:036x}"} for index in range(20)]
+    try:
+        show("training")
+        looks = browser.ask(
+            "[...document.querySelectorAll('#members tbody tr')].map(row => [row.querySelector('.who').title,"
+            " row.querySelector('.dot').className + row.querySelector('.dot').style.color])"
+        )
+        assert [worker for worker, _ in looks] == [each["worker"] for each in members]
+        assert len({look for _, look in looks}) == len(members)
+        assert len({look for _, look in looks[:6]}) == len({look.split("rgb")[1] for _, look in looks[:6]}) == 6
+        elsewhere = browser.ask(
+            "[...document.querySelectorAll('#rounds .who')].map(each => [each.title,"
+            " each.querySelector('.dot').className + each.querySelector('.dot').style.color])"
+        )
+        assert elsewhere
+        assert set(map(tuple, elsewhere)) <= set(map(tuple, looks)), "the same colour wherever a member stands"
+    finally:
+        del members[num_recorded:]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "unit"),
+    [
+        (BYTE_RECIPE, "nats a byte"),
+        ("[model]\nwidth = 8\n", "nats a byte"),
+        ("[model]\nvocabulary = 50_257\n", "nats a token"),
+        ('[data]\ntokenizer_digest = "ab12"\n', "nats a token"),
+    ],
+)
+def test_losses_have_the_unit_of_the_recipe(
+    recipe: str, unit: str, browser: Browser, show: Callable[..., None], solo: Any
+) -> None:
+    show("training")
+    browser.answers = record_answers(recipe)
+    browser.open(f"{solo.url}/", width=1280, height=900)
+    shown = browser.wait_for("document.getElementById('lossNote').innerText && document.body.innerText")
+    assert shown.count(unit) == 2
+    assert len(re.findall(r"nats\b", shown)) == 2, "one wording"
+
+
+def test_newest_rounds_are_seen_when_the_tab_is_opened_later(browser: Browser, show: Callable[..., None]) -> None:
+    end = "(box => box.scrollWidth > box.clientWidth && box.scrollWidth - box.clientWidth - box.scrollLeft <= 1)"
+    end += "(document.getElementById('fates'))"
+    show("storage", width=390)
+    browser.ask("document.getElementById('tab-training').click()")
+    browser.wait_for(end, 5)
+    browser.ask("document.getElementById('fates').scrollLeft = 40")
+    browser.ask("document.getElementById('tab-storage').click()")
+    browser.ask("document.getElementById('tab-training').click()")
+    browser.ask("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert browser.ask("document.getElementById('fates').scrollLeft") == 40, "who looks back isn't moved"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_letters_can_be_read_and_tabs_have_their_names(width: int, browser: Browser, show: Callable[..., None]) -> None:
+    show("storage", width=width)
+    browser.ask("document.getElementById('tab-training').click()")
+    drawn = "Math.round(document.querySelector('#curve svg').viewBox.baseVal.width)"
+    browser.wait_for(f"{drawn} === document.getElementById('curve').clientWidth", 5)
+    sizes = browser.ask(
+        "(svg => [...svg.querySelectorAll('text')].map(each => parseFloat(getComputedStyle(each).fontSize)"
+        " * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))(document.querySelector('#curve svg'))"
+    )
+    assert min(sizes) >= MIN_LETTER_PX
+    cut = browser.ask(
+        "(svg => [...svg.querySelectorAll('text')].filter(each => each.getBoundingClientRect().right"
+        " > svg.parentNode.getBoundingClientRect().right + 1).map(each => each.textContent))"
+        "(document.querySelector('#curve svg'))"
+    )
+    assert cut == []
+    tabs = browser.ask(
+        "[...document.querySelectorAll('nav a')].map(each => [each.innerText, each.getBoundingClientRect().right])"
+    )
+    assert [name for name, _ in tabs] == ["Training", "Blocks", "Validators", "Storage", "Read contracts"]
+    assert max(right for _, right in tabs) <= width
+    assert browser.ask("scrollY") == 0, "nothing is hidden under the head"
+    assert browser.complaints == []
+
+
+def test_a_month_is_said_as_defined_and_as_measured(browser: Browser, show: Callable[..., None]) -> None:
+    show("storage")
+    blocks = RECORDED["chain"]["blocks"]
+    pace = (blocks[0]["time"] - blocks[-1]["time"]) / (blocks[0]["height"] - blocks[-1]["height"])
+    days = RECORDED["storage"]["blocksPerMonth"] * pace / 86_400
+    shown = browser.ask("document.getElementById('pricing').innerText")
+    assert "a block is 0.3 s" in shown
+    assert "8,760,000 blocks and an hour 12,000" in shown
+    assert f"at the measured {pace:.2f} s that month lasts {days:.1f} days" in shown
+    temporary = browser.ask("document.querySelector('#tiers tbody tr').innerText")
+    assert f"1 block ≈ {pace:.2f} s" in temporary
+    assert "13.6986 gwei" in temporary, "10 / 730 / 10^6 tokens for a MB for an hour"
 
 
 def test_why_an_update_did_not_count_is_written_out(browser: Browser, show: Callable[..., None]) -> None:

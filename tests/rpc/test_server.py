@@ -446,6 +446,8 @@ def test_overview_shows_a_run_as_its_views_do(solo: Any) -> None:
     info = solo.client.training.run(run)
     assert (info.state, info.owner, info.params) == (RunState.CREATED, solo.faucet.address, params)
     assert solo.client.training.recipe(run) == recipe
+    with urllib.request.urlopen(f"{solo.url}/api/read/Training/recipe?run={run}", timeout=10) as response:
+        assert json.loads(response.read())["answer"] == "0x" + recipe.hex(), "the page reads the losses' unit from it"
     with urllib.request.urlopen(f"{solo.url}/api/overview?run={run}", timeout=10) as response:
         shown = json.loads(response.read())
     assert shown["runs"][0]["state"] == "CREATED"

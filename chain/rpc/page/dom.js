@@ -56,9 +56,18 @@ export function ago(seconds) {
   return age < 90 ? `${age} s ago` : age < 5400 ? `${Math.round(age / 60)} min ago` : age < 129600 ? `${Math.round(age / 3600)} h ago` : `${Math.round(age / 86400)} days ago`;
 }
 
+// Okabe and Ito's colours without black and yellow, which one of the two themes would swallow: told apart with any kind of colour vision.
+const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"], SHAPES = ["dot", "dot ring", "dot square", "dot square ring"];
+let ranks = new Map();
+
+export function nameMembers(addresses) {
+  // A run's members in order of joining: each has a colour of its own, from the seventh on with another shape. Others are grey.
+  ranks = new Map(addresses.map((address, index) => [address, index]));
+}
+
 export function who(address) {
-  const dot = make("span", {class: "dot"});
-  dot.style.background = `hsl(${parseInt(address.slice(2, 8), 16) % 360} 55% 50%)`;
+  const rank = ranks.get(address), dot = make("span", {class: rank === undefined ? "dot" : SHAPES[Math.floor(rank / PALETTE.length) % SHAPES.length]});
+  if (rank !== undefined) dot.style.color = PALETTE[rank % PALETTE.length];
   return make("span", {class: "mono who", title: address}, dot, short(address));
 }
 

@@ -1,6 +1,7 @@
 // The page's clock: asks the node once a second, shows the tab that the address names, keeps the last that was read.
-import {at, count, make} from "./dom.js";
+import {at, count, make, nameMembers} from "./dom.js";
 import {find, showChain} from "./blocks.js";
+import {learnLossUnit} from "./recipe.js";
 import {showForm} from "./read.js";
 import {showStorage} from "./stores.js";
 import {showNoRun, showRun, showRuns} from "./training.js";
@@ -22,13 +23,13 @@ function showTab() {
     at(name).hidden = name !== current;
     at("tab-" + name).setAttribute("aria-selected", String(name === current));
   }
-  at("tab-" + current).scrollIntoView({block: "nearest", inline: "center"});
   if (current === "read") showForm().catch(error => at("answer").replaceChildren(make("div", {class: "failed"}, error.message)));
 }
 
 function show(overview) {
   const blocks = overview.chain.blocks, [newest, oldest] = [blocks[0], blocks[blocks.length - 1]];
   const blockSeconds = oldest.height > 0 && newest.height > oldest.height ? (newest.time - oldest.time) / (newest.height - oldest.height) : 0;
+  nameMembers(overview.run ? overview.run.members.map(member => member.worker) : []);
   showChain(overview);
   showRuns(overview.runs, overview.run ? overview.run.info.run : null, run => { chosen = String(run); history.replaceState(null, "", "?run=" + chosen + location.hash); refresh(); });
   if (overview.run) showRun(overview.run);
@@ -51,6 +52,8 @@ async function refresh() {
     const text = await response.text(), overview = JSON.parse(text);
     if (mine !== newest) return;
     if (overview.error) throw new Error(overview.error);
+    if (overview.run) await learnLossUnit(overview.run.info);
+    if (mine !== newest) return;
     failedSince = 0;
     at("banner").hidden = true;
     at("fresh").className = "live";
@@ -72,7 +75,7 @@ function setTheme(name) {
   at("theme").title = `Colours: ${name || "as the system has them"}`;
 }
 
-at("tabs").append(...Object.entries(TABS).map(([name, title]) => make("a", {href: "#" + name, id: "tab-" + name, role: "tab", "aria-controls": name}, title.split(" ")[0], make("span", {class: "more"}, title.replace(/^\S+/, "")))));
+at("tabs").append(...Object.entries(TABS).map(([name, title]) => make("a", {href: "#" + name, id: "tab-" + name, role: "tab", "aria-controls": name}, title)));
 addEventListener("hashchange", showTab);
 at("lookup").addEventListener("submit", event => { event.preventDefault(); find(at("query").value); });
 at("dismiss").addEventListener("click", () => { at("found").hidden = true; });

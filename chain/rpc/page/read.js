@@ -62,11 +62,12 @@ export function answerNode(value) {
   return readable ? make("pre", {class: "mono"}, readable) : make("span", {class: /^0x|^\d/.test(text) ? "mono" : null}, text === "" ? "(empty)" : text);
 }
 
+export const fromHex = hex => Uint8Array.from(hex.slice(2).match(/../g), pair => parseInt(pair, 16));
+
 function asText(hex) {
   // A recipe comes as bytes; shown as text where it is text.
-  const data = Uint8Array.from(hex.slice(2).match(/../g), pair => parseInt(pair, 16));
   try {
-    const text = new TextDecoder("utf-8", {fatal: true}).decode(data);
+    const text = new TextDecoder("utf-8", {fatal: true}).decode(fromHex(hex));
     return /^[\x20-\x7e\s]*$/.test(text) ? text : "";
   } catch { return ""; }
 }

@@ -1,17 +1,20 @@
 // A run: figures, loss curve, members, and the fate of each update with its reason.
 import {at, bytes, chip, count, hash, isZero, list, make, money, plural, short, table, tone, who} from "./dom.js";
 import {MICRO, curve} from "./curve.js";
+import {lossUnit} from "./recipe.js";
 
 const WHY = {
   VOID_ROUND: "the round was void", MISSING_PAYLOAD: "its payload could not be had", INVALID_PAYLOAD: "its payload did not decode",
   NOT_REVEALED: "its key was not revealed", NOT_DRAWN: "not drawn among the accepted"};
 const MARK = {ACCEPTED: "✓", REFUSED: "✕", PENDING: "…"};
+let evaluations = [], placed = 0;  // of the curve; where the fates were scrolled to
 
 export function showRuns(runs, current, choose) {
   at("runs").replaceChildren(...runs.map(run => make("button", {type: "button", "aria-pressed": String(run.run === current), click: () => choose(run.run)}, `Run ${run.run} `, chip(run.state))));
 }
 
 export function showNoRun() {
+  evaluations = [];
   for (const id of ["run", "members", "fates", "curve", "steps"]) at(id).replaceChildren();
   at("rounds").replaceChildren(make("div", {class: "empty"}, "No run yet. Make one: trainer run create demo --key-file owner.key --chain " + location.origin));
 }
@@ -22,7 +25,7 @@ export function showRun(run) {
   at("settledNote").textContent = `${info.numEligible} of ${plural(info.numMembers, "member")} eligible`;
   at("progress").style.width = `${100 * info.numSettled / Math.max(1, info.numRoundsTotal)}%`;
   at("loss").textContent = last ? (last.lossMicro / MICRO).toFixed(3) : "–";
-  at("lossNote").textContent = last ? `nats a token, at version ${last.version}` + (last === first ? "" : `; it was ${(first.lossMicro / MICRO).toFixed(3)} at ${first.version}`) : "no evaluation yet";
+  at("lossNote").textContent = last ? `${lossUnit(info)}, at version ${last.version}` + (last === first ? "" : `; it was ${(first.lossMicro / MICRO).toFixed(3)} at ${first.version}`) : "no evaluation yet";
   const [accepted, refused, seen] = ["accepted", "refused", "tokens"].map(field => run.members.reduce((sum, member) => sum + Number(member[field]), 0));
   at("counted").textContent = count(accepted);
   at("countedNote").textContent = `${count(refused)} refused; ${count(seen)} tokens of text read`;
@@ -40,7 +43,9 @@ export function showRun(run) {
     ["Joining", params.isAllowListed ? "allow-listed" : "open"]];
   if (info.numEligible > 0 && info.numEligible < 4) facts.push(["Note", "fewer than four members: votes survive crashes, not lies"]);
   list(at("run"), facts);
-  at("curve").replaceChildren(curve(run.evaluations));
+  at("curveUnit").textContent = lossUnit(info);
+  evaluations = run.evaluations;
+  drawCurve();
   showSteps(run.rounds, params.isSealed);
   showFates(run);
   showMembers(run.members);
@@ -73,15 +78,37 @@ function showFates(run) {
     return make("td", {class: "cell " + tone(update.fate), title: `${where}${update.fate.toLowerCase()}${why}, in block ${update.height}`}, MARK[update.fate] || "");
   };
   const state = round => make("td", {class: "cell " + tone(round.info.state), title: `round ${round.info.round} is ${round.info.state}`}, round.info.state === "FINAL" ? "✓" : round.info.state[0].toLowerCase());
-  const box = at("fates"), isAtEnd = box.scrollLeft + box.clientWidth >= box.scrollWidth - 2;
-  box.replaceChildren(make("table", {class: "fates"},
+  const isFollowing = followsNewest();
+  at("fates").replaceChildren(make("table", {class: "fates"},
     make("thead", {}, make("tr", {}, make("th", {}, "Round"), ...rounds.map(round => make("th", {}, String(round.info.round))))),
     make("tbody", {}, ...workers.map(member => make("tr", {}, make("th", {scope: "row"}, who(member.worker)), ...rounds.map(round => cell(member, round)))),
       make("tr", {}, make("th", {scope: "row"}, "Round settled"), ...rounds.map(state)))),
     make("div", {class: "legend"}, make("span", {}, "✓ counted"), make("span", {}, "✕ refused"), make("span", {}, "… waits for the round"), make("span", {}, "outlined: nothing sent"),
       make("span", {}, "o open, r reveal, a attest, d dispute, v void")));
-  if (isAtEnd) box.scrollLeft = box.scrollWidth;  // the newest are seen on a phone too, unless somebody looks back
+  if (isFollowing) showNewest();
 }
+
+function followsNewest() {
+  // The newest rounds are seen on a phone too, unless somebody has scrolled back.
+  const box = at("fates");
+  return box.scrollLeft === placed || box.scrollLeft + box.clientWidth >= box.scrollWidth - 2;
+}
+
+function showNewest() {
+  const box = at("fates");
+  if (!box.clientWidth) return;  // another tab is shown
+  box.scrollLeft = box.scrollWidth;
+  placed = box.scrollLeft;
+}
+
+const drawCurve = () => at("curve").replaceChildren(curve(evaluations, at("curve").clientWidth || 720));
+
+// A tab that is shown for the first time, a window of another width: what depends on the width is done again.
+const observer = new ResizeObserver(() => requestAnimationFrame(() => {
+  if (followsNewest()) showNewest();
+  if (evaluations.length) drawCurve();
+}));
+for (const id of ["fates", "curve"]) observer.observe(at(id));
 
 function showRound(round) {
   const info = round.info, missing = info.numEligible - info.numCommitted;
