@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +88,27 @@ def test_custom_error_by_name_with_both_values(w3: Web3, staking: Any) -> None:
     known = decode_error(data)
     assert known is not None
     assert known.text.startswith("InsufficientBond: expected 5, got 0")
+
+
+def test_the_specs_lines_read_a_custom_error_of_any_contract(w3: Web3, staking: Any) -> None:
+    contracts = Path(__file__).resolve().parents[2] / "contracts"
+    block = next(each for each in (contracts / "SPEC.md").read_text().split("```python\n") if "def read_error" in each)
+    names: dict[str, Any] = {}
+    exec(block.partition("```")[0], names)
+    artifact = json.loads((contracts / "examples/Bounty.json").read_text())
+    sent = w3.eth.contract(abi=artifact["abi"], bytecode=artifact["bytecode"]).constructor().transact()
+    made = w3.eth.wait_for_transaction_receipt(sent, timeout=20)["contractAddress"]
+    bounty = w3.eth.contract(address=made, abi=artifact["abi"])
+    offer = bounty.functions.offer(10_000, 0, Account.create().address, 10**9)
+    for call, expected in (
+        (lambda: offer.call({"value": 1}), ("UnknownRun", (10_000,))),
+        (lambda: offer.call(), ("NothingOffered", ())),
+        (lambda: staking.functions.unbond(5).call(), ("InsufficientBond", (5, 0))),
+    ):
+        with pytest.raises(ContractCustomError) as caught:
+            call()
+        assert names["read_error"](w3, caught.value.data, bounty.abi, staking.abi) == expected
+    assert names["read_error"](w3, "0x01020304", bounty.abi, staking.abi) is None
 
 
 def signature_of(entry: Any) -> str:
