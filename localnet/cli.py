@@ -47,6 +47,8 @@ DOWN_SECONDS = 14.0
 """The supervisor's own ten seconds and a margin, before `down` ends it and its descendants itself."""
 DETACH_SECONDS = 180.0
 """`up --detach` waits this long for the devnet to be ready."""
+LOOPBACK = "127.0.0.1"
+"""Where a devnet listens unless told otherwise: only this machine reaches it."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -67,8 +69,13 @@ def up(
     home: Home = Path(DEFAULT_HOME),
     validators: Annotated[int, typer.Option(help="Validators.")] = 1,
     storage: Annotated[int, typer.Option(help="Storage nodes; from 4 on one may lie or be dead.")] = 4,
-    host: Annotated[str, typer.Option(help="Listen address; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    advertise: Annotated[str, typer.Option(help="By which address other machines reach this one.")] = "",
+    host: Annotated[
+        str | None,
+        typer.Option(help="Listen address; 0.0.0.0 lets other machines in. As last time, at first 127.0.0.1."),
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="By which address other machines reach this one. As last time, if not given.")
+    ] = None,
     rpc_port: Annotated[int, typer.Option(help="JSON-RPC and the page; the next free one if busy.")] = RPC_PORT,
     capacity: Annotated[str, typer.Option(help="What each storage node offers.")] = "2GB",
     reset: Annotated[bool, typer.Option("--reset", help="Forget the chain of last time.")] = False,
@@ -79,11 +86,15 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Bring a devnet up; in the foreground until Ctrl-C unless --detach."""
+    if not reset:
+        host, advertise, said = recall_address(home, host, advertise)
+        if said:
+            print(said, file=sys.stderr if as_json else sys.stdout, flush=True)
     try:
         config = DevnetConfig(
             home=home.resolve(),
-            host=host,
-            advertise=advertise,
+            host=LOOPBACK if host is None else host,
+            advertise=advertise or "",
             rpc_port=rpc_port,
             num_validators=validators,
             num_storage=storage,
@@ -96,6 +107,21 @@ def up(
         up_detached(config, is_reset=reset, as_json=as_json)
     else:
         raise typer.Exit(up_foreground(config, is_reset=reset, as_json=as_json))
+
+
+def recall_address(home: Path, host: str | None, advertise: str | None) -> tuple[str | None, str | None, str]:
+    """Return where to listen and what to advertise, from last time where not given, and a line that says so."""
+    try:
+        last = load_record(home)
+    except LocalnetError:
+        return host, advertise, ""  # there was no last time, or whoever needs its record says what is wrong with it
+    if last.host in ("", LOOPBACK) or (host is not None and host != last.host):
+        return host, advertise, ""
+    is_told = host is not None and advertise is not None
+    host, advertise = last.host, last.advertise if advertise is None else advertise
+    known_as = f", to others {advertise}" if advertise else ""
+    said = f"listening on {host}{known_as}, as last time; only on this machine: --host {LOOPBACK}"
+    return host, advertise, "" if is_told else said
 
 
 @app.command()

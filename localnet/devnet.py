@@ -147,6 +147,8 @@ class Devnet:
             public_urls=(),
             storage_urls=(),
             faucet_key=str(self.home / "faucet.key"),
+            host=config.host,
+            advertise=config.advertise,
         )
 
     def start(self) -> DevnetRecord:

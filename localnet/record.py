@@ -68,6 +68,10 @@ class DevnetRecord:
     """Path of the faucet's key file."""
     why: str = ""
     """Phase FAILED: the reason."""
+    host: str = ""
+    """Address it listens on; empty in a record of before this was kept."""
+    advertise: str = ""
+    """By which address other machines reach it; empty: the listen address."""
 
     @property
     def rpc_url(self) -> str:
@@ -118,6 +122,8 @@ def load_record(home: Path) -> DevnetRecord:
             storage_urls=tuple(raw["storage_urls"]),
             faucet_key=raw["faucet_key"],
             why=raw["why"],
+            host=raw.get("host", ""),
+            advertise=raw.get("advertise", ""),
         )
     except FileNotFoundError as error:
         raise DevnetNotUp(str(home), home_option(home)) from error

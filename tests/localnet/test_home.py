@@ -156,3 +156,29 @@ def test_a_busy_port_is_said_with_what_makes_other_commands_ask_this_chain(
     out = capsys.readouterr().out
     assert "port 8545 is busy" in out
     assert "export ARCHIPELAGO_CHAIN=http://127.0.0.1:8546" in out
+
+
+def test_up_listens_as_last_time_unless_told_anew(record: DevnetRecord, tmp_path: Path) -> None:
+    assert cli.recall_address(tmp_path, None, None) == (None, None, "")
+    save_record(replace(record, host="0.0.0.0", advertise="islands.example"))
+    host, advertise, said = cli.recall_address(tmp_path, None, None)
+    assert (host, advertise) == ("0.0.0.0", "islands.example")
+    assert "listening on 0.0.0.0, to others islands.example, as last time" in said
+    assert cli.recall_address(tmp_path, None, "other.example")[:2] == ("0.0.0.0", "other.example")
+    assert cli.recall_address(tmp_path, "127.0.0.1", None) == ("127.0.0.1", None, "")
+    assert cli.recall_address(tmp_path, "0.0.0.0", "x.example") == ("0.0.0.0", "x.example", "")
+
+
+def test_up_without_options_takes_the_host_of_last_time(
+    record: DevnetRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_record(replace(record, phase=Phase.STOPPED, host="0.0.0.0", advertise="islands.example"))
+    started: list[DevnetConfig] = []
+    monkeypatch.setattr(cli, "up_foreground", lambda config, **_: started.append(config) or 0)
+    for more in ((), ("--host", "127.0.0.1"), ("--reset",)):
+        assert CliRunner().invoke(cli.app, ["up", "--home", str(tmp_path), *more]).exit_code == 0
+    assert [(config.host, config.advertise) for config in started] == [
+        ("0.0.0.0", "islands.example"),
+        ("127.0.0.1", ""),
+        ("127.0.0.1", ""),
+    ]
