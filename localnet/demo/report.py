@@ -112,9 +112,14 @@ The devnet is still up: {url} (a page in the browser, JSON-RPC for tools)
   storage   .venv/bin/storage put FILE --tier hot --blocks 1000 --chain {url} --key-file {keys}/owner.key
   money     .venv/bin/localnet fund 0x...{option}
 
-  Another machine joins a run like this: here, localnet up --host 0.0.0.0 --advertise THIS_MACHINE, and
-  localnet fund WORKER_ADDRESS; there, trainer keys new worker.key, then
-  trainer join --chain http://THIS_MACHINE:8545 --run N --key-file worker.key --home worker
+  home      {shorten(record.home)}, on this machine only; plain localnet up starts another, empty devnet
+  again     .venv/bin/localnet up --detach{option}   (after a stop: its chain goes on)
+
+  For other machines the same devnet starts anew: the stop below, then
+    .venv/bin/localnet up --detach{option} --host 0.0.0.0 --advertise THIS_MACHINE
+  Run 1 has finished: create one (trainer run create), pay WORKER_ADDRESS with the line "money"; there,
+    trainer keys new worker.key, then
+    trainer join --chain http://THIS_MACHINE:{url.rpartition(":")[2]} --run 2 --key-file worker.key --home worker
   (only outbound connections; if the run is allow-listed its owner allows WORKER_ADDRESS first).
 
   stop      .venv/bin/localnet down{option}""",

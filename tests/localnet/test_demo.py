@@ -17,8 +17,11 @@ from rich.console import Console
 
 from localnet.core.snapshot import Snapshot, WorkerRow
 from localnet.demo.checkpoint import Pulled
-from localnet.demo.report import build_checks, print_report
+from localnet.demo.report import build_checks, print_how_to_go_on, print_report
 from localnet.demo.scenario import Result
+from localnet.demo.settings import DemoSettings
+from localnet.process import get_own_id
+from localnet.record import DevnetRecord, Phase
 
 DEADLINE_SECONDS = 120.0
 STOP_SECONDS = 15.0
@@ -81,6 +84,27 @@ def test_everything_kept_is_a_success(result: Result) -> None:
     print_report(Console(file=output, width=120), result, build_checks(result, has_own_data=False))
     assert "50 times less" in output.getvalue()
     assert "FAIL" not in output.getvalue()
+
+
+def test_kept_devnet_is_the_one_that_every_line_means(tmp_path: Path) -> None:
+    home = tmp_path / "devnet"
+    record = DevnetRecord(
+        home=str(home),
+        phase=Phase.READY,
+        supervisor=get_own_id(),
+        processes=(),
+        chain_id="archipelago-1",
+        rpc_urls=("http://127.0.0.1:8546",),
+        public_urls=(),
+        storage_urls=(),
+        faucet_key="",
+    )
+    output = io.StringIO()
+    print_how_to_go_on(Console(file=output, width=120), DemoSettings(home=tmp_path), record)
+    lines = output.getvalue().splitlines()
+    commands = [line for line in lines if "bin/localnet " in line]
+    assert [f"--home {home}" in line for line in commands] == [True] * 4
+    assert "THIS_MACHINE:8546" in output.getvalue()
 
 
 def test_invalid_each_broken_promise_fails(result: Result) -> None:
