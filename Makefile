@@ -19,8 +19,8 @@ DATA ?=
 KEEP ?=
 
 help:
-	@echo "make demo        train one model with two workers on a local chain and store, two to four minutes"
-	@echo "                 KEEP=1 leaves the devnet up afterwards; DATA=file trains on your own text"
+	@echo "make demo        train one model with two workers on a local chain and store: about a minute and a half"
+	@echo "                 on two idle cores; KEEP=1 leaves the devnet up afterwards; DATA=file trains on your own text"
 	@echo "make test        the gate: format, lint, types, layers, generated files, all tests"
 	@echo "make test-fast   only the tests that start no processes"
 	@echo "make test-gpu    the CPU's roots bit for bit on CUDA; skips, naming what is missing, where there is none"

@@ -84,7 +84,7 @@ def announce() -> None:
     free_gib = shutil.disk_usage(ROOT).free / 2**30
     print(
         "set-up (once): a virtual environment in .venv and the Python packages that the project needs.\n"
-        "  PyTorch for Linux brings its GPU libraries: about 3 GB to download, 5.7 GB on disk,\n"
+        "  PyTorch for Linux brings its GPU libraries: about 3 GB to download, 6 GB on disk,\n"
         "  one to ten minutes with the network. After that CometBFT is built, about a minute.",
         flush=True,
     )
