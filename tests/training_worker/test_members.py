@@ -176,3 +176,21 @@ def test_when_nobody_can_show_the_head_the_run_goes_back_in_the_open(net: Any) -
     assert zoe.summary.root == net.info().head_root.hex()
     (reverted,) = net.chain.inner.events("RunReverted")
     assert reverted["toVersion"] == info.certified_version
+
+
+def test_a_member_without_an_inner_step_sends_no_update_that_would_be_paid(net: Any) -> None:
+    """As one that joins when only flush rounds are left: the three others are enough, and it votes all the same."""
+    net.create_run(minMembers=4, numRounds=4, numFragments=4, roundBlocks=100, checkpointInterval=4)
+    workers = [net.worker(name, steps=2, step_seconds=0.01) for name in ("ann", "bob", "cat")]
+    late = net.worker("late")
+    late.rules.num_steps = lambda round_index, local_steps: 0  # as in flush rounds, from the first on
+    for worker in (*workers, late):
+        worker.start()
+    for worker in (*workers, late):
+        worker.join(30)
+        assert worker.error is None, worker.error
+    assert net.info().state is RunState.FINISHED
+    assert late.summary.root == workers[0].summary.root
+    assert late.summary.accepted == 0
+    assert net.chain.read("Training", "member", (net.run, late.ports.address)).drops == 0, "it votes"
+    assert workers[0].summary.accepted == net.info().num_rounds_total

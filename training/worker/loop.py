@@ -24,7 +24,16 @@ from training.worker.outbox import Outbox
 from training.worker.ports import LocalEngine, Rules
 from training.worker.source import compute_digest
 from training.worker.trace import EventKind, Trace, TraceEvent
-from training.worker.view import ChainView, Standing, choose_round, explain_wait, is_closed, is_time_to_send
+from training.worker.view import (
+    ChainView,
+    Standing,
+    can_do_without_update,
+    choose_round,
+    explain_wait,
+    is_closed,
+    is_time_to_send,
+    is_to_wait_without_update,
+)
 from training.worker.watcher import Watcher
 
 LOG = logging.getLogger("trainer")
@@ -105,8 +114,9 @@ class RoundLoop:
         stop: threading.Event,
         patience: Patience,
         last_sent_round: int,
+        is_fresh: bool = False,
     ) -> None:
-        """Take over an engine that stands where the journal says."""
+        """Take over an engine that stands where the journal says; a fresh one has nothing of its own to send yet."""
         contents = journal.contents
         self._me = me
         self._engine = engine
@@ -121,6 +131,7 @@ class RoundLoop:
         self._patience = patience
         self._last_sent = last_sent_round
         self._is_behind = False
+        self._is_fresh = is_fresh
         self._progress = _Progress()
         if contents.trained_round >= 0:
             self._progress.add(
@@ -172,10 +183,13 @@ class RoundLoop:
 
     def _train_round(self, info: RoundInfo, view: ChainView) -> LoopEnd | None:
         t = info.round
-        self._record_wait(t)
-        self._idle_since = time.monotonic()
         is_flush = t >= view.run.params.num_rounds  # the owner may have shortened the run
         num_steps = 0 if is_flush else self._rules.num_steps(t, info.local_steps)
+        if num_steps == 0 and self._is_fresh and is_to_wait_without_update(view, info):
+            self._wait(view, f"no inner step of ours to send in round {t}: the others' updates come first")
+            return None
+        self._record_wait(t)
+        self._idle_since = time.monotonic()
         if num_steps > 0:
             with self._trace.span(EventKind.TRAIN, t) as span:
                 report = self._engine.train(
@@ -194,6 +208,7 @@ class RoundLoop:
                     "rate_nano": report.rate_nano,
                 }
             self._progress.add(t, report.steps, report.tokens, report.loss_micro)
+            self._is_fresh = self._is_fresh and report.steps == 0
         self._check()
         if self._stop.is_set():
             return LoopEnd.STOPPED
@@ -204,6 +219,10 @@ class RoundLoop:
         if is_closed(newest, t):
             LOG.warning("round %d closed without us; its progress stays in the weights, on to the newest round", t)
             self._is_behind = True
+            return None
+        if self._is_fresh and can_do_without_update(newest, t):
+            LOG.info("round %d: no inner step since we joined, so there is no update of ours to be paid for", t)
+            self._last_sent = t
             return None
         return self._send(info)
 

@@ -203,6 +203,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
     watcher.add_listener(exchange.wake)
     watcher.start()
     outbox.start()
+    is_fresh = engine is None
     try:
         if engine is None:
             engine = _catch_up(parts, agreement, watcher, stop, last_sent_round)
@@ -224,6 +225,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
             stop=stop,
             patience=parts.patience,
             last_sent_round=last_sent_round,
+            is_fresh=is_fresh,
         ).run()
         if end is LoopEnd.RESET:
             LOG.warning("restoring from a checkpoint: %s", exchange.reset_reason)

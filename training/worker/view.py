@@ -95,6 +95,23 @@ def is_closed(view: ChainView, round_index: int) -> bool:
     return info is not None and info.state is not RoundState.OPEN
 
 
+def can_do_without_update(view: ChainView, round_index: int) -> bool:
+    """Whether two thirds of a round's members have sent, so that it closes after grace without one that has nothing."""
+    info = view.rounds.get(round_index)
+    return info is not None and 3 * info.num_committed >= 2 * len(view.participants[round_index])
+
+
+def is_to_wait_without_update(view: ChainView, info: RoundInfo) -> bool:
+    """Whether a member with nothing to send waits for two thirds of the others: they are enough, and there is time.
+
+    Near the end of the round it sends all the same, and with fewer than three members at once: a round without
+    updates would be void, and one that waits for us would last as long as it may.
+    """
+    num_members = len(view.participants[info.round])
+    are_enough = 3 * (num_members - 1) >= 2 * num_members
+    return are_enough and not can_do_without_update(view, info.round) and not is_time_to_send(view, info)
+
+
 def explain_wait(view: ChainView, standing: Standing) -> str:
     """Say in a few words why there is nothing to train in right now."""
     run = view.run
