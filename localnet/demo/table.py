@@ -145,7 +145,7 @@ def render_table(snapshot: Snapshot, notes: list[str], width: int) -> Renderable
     for worker in snapshot.workers:
         cells = build_cells(worker)
         workers.add_row(*(cells[heading] for heading in columns))
-    hint = "counted: of the settled rounds it was a member for; for the others it was late, refused or down"
+    hint = "counted: of the settled rounds it was a member for; in the others it was late, down, refused or untrained"
     if len(columns) < len(COLUMNS):
         hint += "\na wider window shows " + ", ".join(name for name, _ in COLUMNS if name not in columns)
     happenings = [Text(f"* {note}", style="yellow") for note in notes]
