@@ -156,15 +156,17 @@ class ChainDatabase:
         """Look at ``directory`` (``<home>/app``) at each first use."""
         self._directory = directory
         self._reader: Reader | None = None
+        self._opening = threading.Lock()
 
     def reader(self) -> Reader:
-        """Return the open reader, or raise NotReady."""
-        if self._reader is None:
-            try:
-                self._reader = Reader(self._directory)
-            except StoreError as e:
-                raise NotReady(str(e)) from e
-        return self._reader
+        """Return the open reader, or raise NotReady; any thread may ask, and LMDB opens once in a process."""
+        with self._opening:
+            if self._reader is None:
+                try:
+                    self._reader = Reader(self._directory)
+                except StoreError as e:
+                    raise NotReady(str(e)) from e
+            return self._reader
 
     def close(self) -> None:
         """Close it; no snapshot may be open."""

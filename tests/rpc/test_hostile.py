@@ -112,9 +112,10 @@ def test_calls_without_end_keep_nobody_waiting(solo: Any) -> None:
     view = {"to": TRAINING, "data": "0x"}
     with ThreadPoolExecutor(8) as pool:
         loops = [pool.submit(ask, method, endless) for method in ["eth_call", "eth_estimateGas"] * 3]
-        slowest = max(ask("eth_blockNumber")[0] for _ in range(20))
-        slowest = max(slowest, *(ask("eth_call", view)[0] for _ in range(20)))
-        assert not all(loop.done() for loop in loops)
+        waits = []
+        while not all(loop.done() for loop in loops):
+            waits += [ask("eth_blockNumber")[0], ask("eth_call", view)[0]]
         messages = [loop.result()[1]["error"]["message"] for loop in loops]
-    assert slowest < 1.0
+    assert len(waits) >= 10
+    assert max(waits) < 1.0, waits
     assert all("execution timeout" in message or "out of gas" in message for message in messages), messages
