@@ -76,7 +76,6 @@ class _Layout:
     types: tuple[str, ...]
     addresses: tuple[bool, ...]
     encode: Encode
-    read: Read
     encode_indexed: tuple[Encode, ...] = ()
     is_indexed: tuple[bool, ...] = ()
 
@@ -88,10 +87,11 @@ class FunctionCodec:
     function: Function
     _inputs: _Layout
     _outputs: _Layout
+    _read_inputs: Read
 
     def decode_inputs(self, data: bytes) -> tuple[Any, ...]:
         """Decode what follows the selector. Raises AbiDecodingError."""
-        values = self._inputs.read(data)
+        values = self._read_inputs(data)
         return values if values is not None else _decode(list(self._inputs.types), self._inputs.addresses, data)
 
     def encode_inputs(self, values: Sequence[object]) -> bytes:
@@ -119,7 +119,10 @@ class ContractCodec:
         self.by_selector: dict[bytes, FunctionCodec] = {}
         for function in contract.functions:
             codec = FunctionCodec(
-                function, _layout(selector(function), function.inputs), _layout(b"", function.outputs)
+                function,
+                _layout(selector(function), function.inputs),
+                _layout(b"", function.outputs),
+                make_reader(function.inputs),
             )
             self.by_name[function.name] = codec
             self.by_selector[selector(function)] = codec
@@ -170,7 +173,6 @@ def _layout(head: bytes, fields: Sequence[Field]) -> _Layout:
         tuple(canonical_type(field) for field in fields),
         _address_paths(fields),
         make_tuple_encoder(fields).encode,
-        make_reader(fields),
     )
 
 
@@ -181,7 +183,6 @@ def _event_layout(event: Event) -> _Layout:
         tuple(canonical_type(field) for field in plain),
         _address_paths(plain),
         make_tuple_encoder(plain).encode,
-        make_reader(plain),
         tuple(make_tuple_encoder([field]).encode for field in event.fields if field.is_indexed),
         tuple(field.is_indexed for field in event.fields),
     )
