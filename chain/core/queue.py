@@ -132,6 +132,12 @@ class TransactionQueue:
         """Return how many transactions wait."""
         return len(self._arrivals)
 
+    def clear(self) -> None:
+        """Forget all that waits: another chain begins."""
+        self._senders.clear()
+        self._arrivals.clear()
+        self._num_bytes = self._num_gapped = self._gapped_bytes = 0
+
     def admit(self, transaction: Transaction, nonce: Nonce, balance: Amount, height: Height) -> None:
         """Keep a transaction of an account with ``nonce`` and ``balance``; raises InvalidTransaction.
 

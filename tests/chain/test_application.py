@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from chain.abci import abci_pb2 as pb
 from chain.abci import verdicts as module
-from chain.abci.application import ChainApplication, OutOfOrder, UnsupportedAbciVersion
+from chain.abci.application import ChainApplication
+from chain.abci.errors import OutOfOrder, UnsupportedAbciVersion
 from chain.abci.evm_work import MAX_CONTRACTS, EvmWork
 from chain.abci.verdicts import VerdictCache
 from chain.core import transactions

@@ -12,7 +12,8 @@ from abci_driver import Driver
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from chain.abci import abci_pb2 as pb
-from chain.abci.application import ChainApplication, UnsupportedRules
+from chain.abci.application import ChainApplication
+from chain.abci.errors import UnsupportedRules
 from chain.core import accounts
 from chain.core.abi.staking import STAKING_ADDRESS
 from chain.core.contracts.registry import CODECS
