@@ -213,7 +213,10 @@ def recover(
     files = dict(_parse_shard(text) for text in shards)
     with _explain(as_json):
         recovery = recover_blob(
-            {index: path.read_bytes() for index, path in files.items()}, num_data=k, num_shards=n, size_bytes=size
+            {index: read_input(path, limit_bytes=MAX_BLOB_BYTES) for index, path in files.items()},
+            num_data=k,
+            num_shards=n,
+            size_bytes=size,
         )
         got = compute_digest(recovery.data).hex()
         if digest is not None and got != digest.lower().removeprefix("0x"):

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from da.core.errors import MalformedSecret, SealBroken
 from da.core.hashing import Tag, compute_hash, compute_stream_hash
 from da.input_file import read_input
-from da.landing import open_part
+from da.landing import create_new, open_part
 from da.slabs import MemorySource, Source
 
 KEY_BYTES = 32
@@ -177,18 +177,11 @@ def create_secret(path: Path) -> bytes:
     """Make a new key file, durably, since what is sealed under it is lost without it; return the key.
 
     Raises:
-        OSError: the file exists, or can't be written; then there is none.
+        FileExistsError: there is one.
+        NotAFile, OSError: it can't be written; then there is none.
     """
     key = secrets.token_bytes(KEY_BYTES)
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(key.hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+    create_new(path, key.hex().encode() + b"\n", mode=0o600)
     return key
 
 

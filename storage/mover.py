@@ -22,6 +22,8 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import BlobState
 from da.core.types import BlobId, Height, Tier
+from da.foreign_json import parse_json
+from da.input_file import read_input
 from storage.archives import keep_file
 from storage.client import StorageClient
 from storage.core.errors import InvalidRetention, NotYourLease, UnknownBlob
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 COLD_BLOCKS = 8_760_000
 """A month of blocks of 0.3 s; a cold lease is 30 days at least."""
 
+MAX_CATALOGUE_BYTES = 1 << 30
+"""Of a catalogue: a blob takes some 300 bytes in it."""
 
 Plan = Callable[[Sequence[Kept], Height, int], tuple[tuple[Action, Kept], ...]]
 """What to do now with what a catalogue has, at a height; the number is the newest certified version."""
@@ -213,12 +217,14 @@ class AgedMovePort(StoreMovePort):
 def load_catalogue(path: Path) -> dict[int, Kept]:
     """Return the checkpoints of a catalogue; none where there is no file.
 
-    Raises: InvalidRetention.
+    Raises: InvalidRetention, NotAFile.
     """
-    if not path.exists():
+    try:
+        text = read_input(path, limit_bytes=MAX_CATALOGUE_BYTES)
+    except FileNotFoundError:
         return {}
     try:
-        items = json.loads(path.read_text(encoding="utf-8"))["checkpoints"]
+        items = parse_json(text)["checkpoints"]
         found = [_decode(item) for item in items]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidRetention(f"{path} is no catalogue: {error}; next: move it away to begin anew") from error

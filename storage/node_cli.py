@@ -7,36 +7,34 @@ import json
 import logging
 import sys
 import time
-import urllib.error
-import urllib.request
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import BindingError, ContractError
+from contracts.bindings.errors import BindingError, ContractError, KeyFileError
 from contracts.bindings.failures import describe_failure
-from contracts.bindings.keys import address_of, create_key, load_address
+from contracts.bindings.keys import address_of, load_address
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import StorageNodeState
 from contracts.bindings.unlocking import ask_password, unlock_key
 from contracts.bindings.version import add_version
-from da.node_calls import MAX_STATUS_BYTES
-from da.protocol import STATUS_PATH
+from da.core.errors import NotAFile
 from storage.amounts import format_wei, parse_tokens
 from storage.core.accusation import AccusationPolicy
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
 from storage.core.leaving import explain_bond
+from storage.foreign_status import LOCAL_URLS, describe_status, fetch_status, get_kept
 from storage.node.config import NodeConfig
 from storage.node.doctor import diagnose, find_broken_databases
 from storage.node.engine import StoreEngine
 from storage.node.homes import lock_home
-from storage.node.keys import load_or_create_receipt_key
+from storage.node.keys import load_or_create_operator_key, load_or_create_receipt_key
 from storage.node.peer_noise import PeerNoise
 from storage.node.rpc import RpcChain, RpcChallenges, RpcRegistration
 from storage.node.service import open_shelf, run_node
@@ -61,15 +59,6 @@ UNWELL = 7
 
 DRAIN_SECONDS = 10.0
 """Between two looks at a draining node."""
-
-LOCAL_URLS = ("http://127.0.0.1:9001", "http://127.0.0.1:9100")
-"""Where ``start`` listens by default, and a devnet's first node."""
-
-STATUS_SECONDS = 5.0
-"""How long ``status`` waits for a node to say something."""
-
-STATUS_PARTS = {"node", "chain", "space", "disk", "tiers", "repair", "audits", "income"}
-"""Of a status, as it is printed."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -144,6 +133,8 @@ def start(
         _fail(error, BAD_INPUT, as_json)
     try:
         _run(config, chain, key_file, trace, as_json, bond=parse_tokens(bond))
+    except (NotAFile, KeyFileError) as error:
+        _fail(error, BAD_INPUT, as_json)
     except NotFunded as error:
         _fail(error, NOT_FUNDED, as_json)
     except WrongChain as error:
@@ -161,8 +152,9 @@ def status(
 ) -> None:
     """Show what a node keeps and how it stands with the chain."""
     try:
-        value = _fetch_status(url)
-    except (urllib.error.URLError, OSError, ValueError, RecursionError) as error:
+        value = fetch_status(url)
+        rows = describe_status(value)
+    except (OSError, ValueError) as error:
         _fail(
             StorageError(
                 f"{url or ' and '.join(LOCAL_URLS)} gave no status: {error}; next: give its --url (localnet status "
@@ -174,7 +166,7 @@ def status(
     if as_json:
         print(json.dumps(value))
         return
-    _print_status(value)
+    _print_status(rows)
 
 
 @app.command()
@@ -197,6 +189,8 @@ def retire(
         _say({"event": "retiring", **_get_outlook(client, sender.address)}, as_json)
     except ContractError as error:
         _fail(_explain_lock(error, client, load_address(key_file, ask_password)), FAILED, as_json)
+    except KeyFileError as error:
+        _fail(error, BAD_INPUT, as_json)
     except (BindingError, OSError) as error:
         _fail(error, FAILED, as_json)
     finally:
@@ -218,15 +212,17 @@ def drain(
         _retire(client, sender)
         while True:
             try:
-                space = _fetch_status(url)["space"]
-            except (urllib.error.URLError, OSError, ValueError) as error:
+                num_shards, used_bytes = get_kept(fetch_status(url))
+            except (OSError, ValueError) as error:
                 problem = f"{url} gave no status: {error}; next: start the node again, a draining node must run"
                 _fail(StorageError(problem), NOT_REACHED, as_json)
-            kept = {"shards": str(space["num_shards"]), "bytes": str(space["used_bytes"])}
+            kept = {"shards": str(num_shards), "bytes": str(used_bytes)}
             _say({"event": "draining", **kept, **_get_outlook(client, sender.address)}, as_json)
-            if not wait or space["num_shards"] == 0:
+            if not wait or num_shards == 0:
                 return
             time.sleep(DRAIN_SECONDS)
+    except KeyFileError as error:
+        _fail(error, BAD_INPUT, as_json)
     except (BindingError, OSError) as error:
         _fail(error, FAILED, as_json)
     finally:
@@ -255,7 +251,7 @@ def doctor(
                 found = diagnose(engine)
             finally:
                 engine.close()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotAFile) as error:
         _fail(error, BAD_INPUT, as_json)
     except HomeInUse as error:
         _fail(error, HOME_IN_USE, as_json)
@@ -316,7 +312,7 @@ def _run(
 ) -> None:
     config.home.mkdir(parents=True, exist_ok=True)
     path = key_file if key_file is not None else config.home / "operator.key"
-    private_key = unlock_key(path) if path.exists() else create_key(path)
+    private_key = load_or_create_operator_key(path)
     receipt_key = load_or_create_receipt_key(config.home / "receipt.key")
     # Two clients: a transaction that waits for its block must not hold up the collector's questions.
     watching, registering = ChainClient(urls), ChainClient(urls)
@@ -361,23 +357,6 @@ def _choose_bulk_port(asked: int | None, advertise: str) -> int | None:
     return None if asked < 0 else asked
 
 
-def _fetch_status(url: str) -> dict[str, Any]:
-    """Return a node's status; without a URL that of the first on this machine that answers.
-
-    Raises: OSError, ValueError.
-    """
-    if not url:
-        for candidate in LOCAL_URLS[:-1]:
-            with suppress(OSError, ValueError):
-                return _fetch_status(candidate)
-        url = LOCAL_URLS[-1]
-    with urllib.request.urlopen(url.rstrip("/") + STATUS_PATH, timeout=STATUS_SECONDS) as answer:
-        value = json.loads(answer.read(MAX_STATUS_BYTES))
-    if not isinstance(value, dict) or not value.keys() >= STATUS_PARTS:
-        raise ValueError("what answers there is no storage node of this version")
-    return value
-
-
 def _parse_listen(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65535:
@@ -385,40 +364,10 @@ def _parse_listen(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _describe_disk(disk: dict[str, Any]) -> list[tuple[str, str]]:
-    if not disk["failures"]:
-        return []
-    times = f"{disk['failures']} failures, the last {disk['last_seconds_ago']} s ago: {disk['last_failure']}"
-    return [("disk", f"{times}; next: see the system's log, then storage-node doctor")]
-
-
-def _print_status(value: dict[str, Any]) -> None:
+def _print_status(rows: list[tuple[str, str]]) -> None:
     table = Table(show_header=False, box=None)
-    node, chain, space = value["node"], value["chain"], value["space"]
-    used, capacity = space["used_bytes"], space["capacity_bytes"]
-    seats = "; ".join(f"epoch {epoch}: {', '.join(map(str, held)) or 'none'}" for epoch, held in chain["seats"].items())
-    for name, text in (
-        ("url", node["url"]),
-        ("operator", node["address"] or "-"),
-        ("receipt key", node["key"]),
-        ("registration", node["registration"] or "-"),
-        ("chain", f"height {chain['height']}" + ("" if chain["is_reachable"] else ", not reachable now")),
-        ("seats", seats or "none"),
-        ("used", f"{format_size(used)} of {format_size(capacity)}, {space['num_shards']} shards"),
-        ("free on disk", format_size(space["free_disk_bytes"])),
-        *_describe_disk(value["disk"]),
-        ("tiers", ", ".join(f"{tier['name']} {format_size(tier['used_bytes'])}" for tier in value["tiers"])),
-        ("repair", "{rebuilt} rebuilt, {failed} failed, {losses} losses noticed".format(**value["repair"])),
-        ("audits", "{leaves_good} leaves good, {leaves_failed} failed, {liars_named} liars".format(**value["audits"])),
-        (
-            "income",
-            "-"
-            if value["income"]["earned_wei"] is None
-            else f"{format_wei(value['income']['earned_wei'])} earned, {format_wei(value['income']['bond_wei'])} bond, "
-            f"{value['income']['num_faults']} faults",
-        ),
-    ):
-        table.add_row(name, text)
+    for name, text in rows:
+        table.add_row(name, Text(text))  # no mark-up: a stranger wrote it
     Console().print(table)
 
 

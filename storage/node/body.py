@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
 
@@ -24,8 +26,11 @@ class FileReader:
     """A shard in a file of its own."""
 
     def __init__(self, path: Path) -> None:
-        """Open; raises ``FileNotFoundError``."""
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """Open; raises ``FileNotFoundError``, also for what is no file: a pipe would never begin."""
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            raise FileNotFoundError(errno.ENOENT, "no file", str(path))
         self._mapped: mmap.mmap | None = None
 
     def map(self, start: int, num_bytes: int) -> memoryview:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from da.core.errors import NotAFile
+from da.input_file import read_input
+from storage.whole_file import create_whole
+
 log = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """Linux; a random name for each start of the kernel."""
+
+MAX_NOTE_BYTES = 4096
+"""Of the note: a name takes 36."""
 
 
 def is_new_boot(home: Path) -> bool:
@@ -23,13 +30,18 @@ def note_boot(home: Path) -> None:
     if now is None or now == _read(home / "boot"):
         return
     try:
-        (home / "boot").write_text(now, encoding="ascii")
-    except OSError as error:  # a full disk: the next start looks again at what was never synced, and this one goes on
+        with create_whole(home / "boot") as write:
+            write(now.encode())
+    except (
+        OSError,
+        NotAFile,
+    ) as error:
+        # A full disk: the next start looks again at what was never synced, and this one goes on.
         log.warning("this start is not noted in %s: %s", home, error)
 
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
+        return read_input(path, limit_bytes=MAX_NOTE_BYTES).decode("ascii").strip()
+    except (FileNotFoundError, NotAFile, UnicodeDecodeError):
         return None

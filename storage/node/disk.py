@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex, Tier
+from da.landing import sync_directory
 from storage.core.errors import DiskFailed, DiskFull, MalformedRecord
 from storage.core.records import ShardTerms, decode_terms, encode_terms
 from storage.node.body import FileReader, MemoryReader, ShardReader
@@ -183,7 +184,7 @@ class Disk:
         body = self.get_body_path(blob, terms.shard)
         staged.close()
         if terms.tier is Tier.COLD:
-            _sync_directory(body.parent)
+            sync_directory(body.parent)
             self.shelf.put(blob, terms.shard, staged.path)
             self._remove_body(body)
             return
@@ -192,7 +193,7 @@ class Disk:
             return
         self._replace_body(staged.path, body)
         if is_synced:
-            _sync_directory(body.parent)  # the names of both
+            sync_directory(body.parent)  # the names of both
 
     def _copy_home(self, source: Path, blob: BlobId, terms: ShardTerms) -> None:
         """Publish, synced, a body that came into memory and turns out to be promised for longer."""
@@ -242,7 +243,7 @@ class Disk:
             return
         self._write_terms(blob, terms, is_synced=is_synced)
         if is_synced:
-            _sync_directory(self._get_path(blob, terms.shard, "terms").parent)
+            sync_directory(self._get_path(blob, terms.shard, "terms").parent)
 
     def _write_terms(self, blob: BlobId, terms: ShardTerms, *, is_synced: bool) -> None:
         """Write or replace the terms of a shard that has a file; their name is not synced yet."""
@@ -250,7 +251,7 @@ class Disk:
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
             if is_synced:
-                _sync_directory(self._shards)
+                sync_directory(self._shards)
         staged = self.create_staging()
         try:
             staged.write(encode_terms(terms))
@@ -275,7 +276,7 @@ class Disk:
             os.fdatasync(fd)
         finally:
             os.close(fd)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
     def move_to_shelf(self, blob: BlobId, shard: ShardIndex) -> None:
         """Copy a shard that has a file onto the shelf, durably; the file stays until ``drop_file``."""
@@ -301,7 +302,7 @@ class Disk:
             staged.close()
             path = self.get_body_path(blob, shard)
             os.rename(staged.path, path)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         finally:
             staged.discard()
             reader.close()
@@ -318,7 +319,10 @@ class Disk:
         small = self.small.get(blob, shard)
         if small is not None:
             return small[0]
-        with self._get_path(blob, shard, "terms").open("rb") as file:
+        fd = os.open(
+            self._get_path(blob, shard, "terms"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        )  # a pipe is empty
+        with os.fdopen(fd, "rb") as file:
             terms = decode_terms(file.read(MAX_TERMS_BYTES))
         if terms.shard != shard:
             raise MalformedRecord(f"terms of shard {terms.shard} beside shard {shard} of {blob.hex()}")
@@ -429,11 +433,3 @@ def _parse_stem(stem: str) -> tuple[BlobId, ShardIndex] | None:
         return BlobId(bytes.fromhex(name)), ShardIndex(int(index))
     except ValueError:
         return None
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from da.input_file import read_input
 from storage.core.errors import HomeInUse, StorageError, WrongChain
 from storage.whole_file import create_whole
+
+MAX_NOTE_BYTES = 4096
+"""Of the note: a hash takes 64."""
 
 
 @contextmanager
@@ -37,7 +41,7 @@ def bind_home(home: Path, genesis_hash: bytes) -> None:
     path = home / "genesis"
     if path.exists():
         try:
-            expected = bytes.fromhex(path.read_text(encoding="ascii"))
+            expected = bytes.fromhex(read_input(path, limit_bytes=MAX_NOTE_BYTES).decode("ascii"))
         except ValueError as error:
             raise StorageError(
                 f"{path} holds no hash: {error}; next: write {genesis_hash.hex()} there if the home is of this chain"

@@ -7,7 +7,12 @@ high 2, flags 2, key length 2, key, value. Only read here, and only files that a
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import BinaryIO
+
+from da.core.errors import NotAFile
+from da.input_file import open_input
 
 HEADER_BYTES = 16
 NODE_BYTES = 8
@@ -26,7 +31,13 @@ MAGIC = 0xBEEFC0DE
 
 def find_damage(path: Path) -> str:
     """Return what is wrong with a database's file, without changing it; empty: nothing that can be seen so."""
-    data = path.read_bytes()[: META_TREES_AT + 4] if path.exists() else b""
+    try:
+        with os.fdopen(open_input(path), "rb") as file:
+            data = file.read(META_TREES_AT + 4)
+    except FileNotFoundError:
+        return ""
+    except NotAFile as error:
+        return f"{path.name} {error.found}"
     if not data:
         return ""
     if len(data) < META_TREES_AT + 4 or _read(data, HEADER_BYTES, 4) != MAGIC:
@@ -39,8 +50,13 @@ def find_damage(path: Path) -> str:
 
 def is_complete(path: Path, page_bytes: int) -> bool:
     """Tell whether every page that can be reached from the newest root lies within the file."""
-    data = path.read_bytes()
-    metas = [data[at : at + page_bytes] for at in (0, page_bytes)]
+    with path.open("rb") as file:
+        return _is_complete(file, page_bytes)
+
+
+def _is_complete(file: BinaryIO, page_bytes: int) -> bool:
+    num_bytes = os.fstat(file.fileno()).st_size
+    metas = [_read_page(file, number, page_bytes) for number in (0, 1)]
     if any(len(meta) < page_bytes for meta in metas):
         return False
     newest = max(metas, key=lambda meta: _read(meta, META_TREES_AT + 2 * TREE_BYTES + 8, 8))
@@ -50,17 +66,23 @@ def is_complete(path: Path, page_bytes: int) -> bool:
         number = waiting.pop()
         if number == NO_PAGE:
             continue
-        page = data[number * page_bytes : (number + 1) * page_bytes]
+        page = _read_page(file, number, page_bytes) if number * page_bytes < num_bytes else b""
         if len(page) < page_bytes or _read(page, 0, 8) != number:
             return False
         if _read(page, 10, 2) & OVERFLOW:
-            if (number + _read(page, 12, 4)) * page_bytes > len(data):
+            if (number + _read(page, 12, 4)) * page_bytes > num_bytes:
                 return False
             continue
         fresh = [child for child in _get_children(page) if child not in seen]
         seen.update(fresh)
         waiting += fresh
     return True
+
+
+def _read_page(file: BinaryIO, number: int, page_bytes: int) -> bytes:
+    """Return a page, or what the file has of it: one page is in memory at a time, however long the file is."""
+    file.seek(number * page_bytes)
+    return file.read(page_bytes)
 
 
 def _get_children(page: bytes) -> list[int]:

@@ -17,12 +17,16 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from da.input_file import read_input
 from storage.whole_file import create_whole
 
 log = logging.getLogger(__name__)
 
 NAME_FILE = "ram"
 """In the home: its folder's name, so that homes of one path, as in two containers, do not share a folder."""
+
+MAX_NAME_BYTES = 4096
+"""Of that file: the name takes 28."""
 
 
 class RamFolder:
@@ -117,7 +121,7 @@ def _provide_name(home: Path) -> str:
     if not path.exists():
         with create_whole(path) as write:
             write(f"archipelago-{secrets.token_hex(8)}".encode())
-    name = path.read_text(encoding="ascii", errors="replace")
+    name = read_input(path, limit_bytes=MAX_NAME_BYTES).decode("ascii", errors="replace")
     if not name.startswith("archipelago-") or not name.removeprefix("archipelago-").isalnum():
         raise OSError(errno.EINVAL, f"{path} names {name[:40]!r}, expected archipelago-<16 hex>; remove it", str(path))
     return name

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from da.core.types import BlobId, ShardIndex
+from da.input_file import open_input
+from da.landing import sync_directory
 from storage.core.errors import MalformedRecord
 from storage.core.segments import (
     PREFIX_BYTES,
@@ -173,11 +175,7 @@ class SegmentShelf:
         number = 1 + max(self._segments, default=0)
         path = self._directory / f"{number:08d}.seg"
         path.touch(0o600)
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(self._directory)
         self._segments[number], self._active = _Segment(path=path), number
         return self._segments[number]
 
@@ -216,7 +214,7 @@ class SegmentShelf:
     def _scan(self, number: int, path: Path) -> None:
         segment = _Segment(path=path, num_bytes=path.stat().st_size)
         self._segments[number] = segment
-        with path.open("rb") as file:
+        with os.fdopen(open_input(path), "rb") as file:
             at = 0
             while at + PREFIX_BYTES <= segment.num_bytes:
                 file.seek(at)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from da import cli
 from da.core.errors import FaultKind, NotAFile, NotEnoughReceipts, SeatFault, SourceChanged
 from da.core.types import BlobId
-from da.landing import open_part
+from da.landing import create_new, open_part
 from da.sealing import create_secret, load_secret
 from da.slabs import FileSource
 from storage.archives import keep_file, restore_file
@@ -96,6 +97,45 @@ def test_a_secret_that_can_not_be_written_leaves_no_file(tmp_path: Path, monkeyp
     with pytest.raises(OSError, match="No space left"):
         create_secret(tmp_path / "key")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_file_has_its_name_when_it_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real, was_there = tmp_path / "key", os.fsync, []
+
+    def sync(fd: int) -> None:
+        was_there.append(path.exists())
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    key = create_secret(path)
+    assert was_there == [False, True], "the file, then its folder"
+    assert load_secret(path) == key
+    with pytest.raises(FileExistsError) as caught:
+        create_secret(path)
+    assert caught.value.filename == str(path)
+    assert load_secret(path) == key
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_without_links_makes_new_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "key"
+    key = create_secret(path)
+    with pytest.raises(FileExistsError):
+        create_new(path, b"another", mode=0o600)
+    assert load_secret(path) == key
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_shard_that_is_recovered_is_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    names = ["recover", f"0={tmp_path / 'pipe'}", "-o", str(tmp_path / "out"), "-k", "1", "-n", "1", "--size", "5"]
+    done = CliRunner().invoke(cli.app, names)
+    assert done.exit_code == 1
+    assert "is a device, a pipe or a socket, expected a file" in done.output
 
 
 def test_who_is_refused_is_not_told_to_wait_for_an_answer() -> None:

@@ -22,16 +22,19 @@ from typer.testing import CliRunner
 from contracts.bindings.errors import KeyFileError
 from contracts.bindings.keys import create_key
 from contracts.bindings.types import Blob, BlobState, OwnerAccount
-from da.core.errors import FaultKind, NotEnoughReceipts, NotEnoughShards, SeatFault
+from da.core.errors import FaultKind, NotAFile, NotEnoughReceipts, NotEnoughShards, SeatFault
 from da.core.types import Tier
 from da.retrieval import RetrieveReport
 from da.sealing import load_secret, seal
 from storage import cli, cli_session, node_cli
 from storage.amounts import format_wei
-from storage.core.errors import StorageError, UnknownBlob, WrongChain
+from storage.core.errors import InvalidRetention, StorageError, UnknownBlob, WrongChain
+from storage.mover import load_catalogue
+from storage.node.boot import is_new_boot, note_boot
 from storage.node.config import NodeConfig
 from storage.node.homes import bind_home
-from storage.node.keys import load_or_create_receipt_key
+from storage.node.keys import load_or_create_operator_key, load_or_create_receipt_key
+from storage.node.ram import RamFolder
 from storage.sizes import format_size, parse_size
 from storage.whole_file import create_whole
 
@@ -326,6 +329,75 @@ def test_keys_are_made_once_and_readable_by_the_owner_only(tmp_path: Path) -> No
     path.write_text("")
     with pytest.raises(KeyFileError, match="holds 0 characters, expected one line of 64 hex digits; next: "):
         load_or_create_receipt_key(path)
+
+
+@pytest.mark.parametrize("load", [load_or_create_receipt_key, load_or_create_operator_key])
+def test_a_key_has_its_name_when_it_is_whole(load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = tmp_path / "a.key", os.fsync
+
+    def cut(fd: int) -> None:
+        assert not path.exists(), "a start that ends here leaves a key that nobody has"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", cut)
+        with pytest.raises(KeyboardInterrupt):
+            load(path)
+    assert list(tmp_path.iterdir()) == []
+
+    def overtaken(fd: int) -> None:
+        real(fd)
+        if not path.exists():
+            path.write_text("5" * 64 + "\n")
+            path.chmod(0o600)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", overtaken)
+        load(path)
+    assert path.read_text() == "5" * 64 + "\n", "of two starts at once, both have the key of the faster one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["receipt.key", "operator.key", "genesis", "boot", "ram"])
+@pytest.mark.parametrize("kind", ["a pipe", "a folder"])
+def test_a_home_with_something_else_in_the_place_of_a_file_holds_no_start(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that nobody writes to would be waited for without end."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (os.mkfifo if kind == "a pipe" else os.mkdir)(home / name)
+
+    async def run_node(config: NodeConfig, *_: Any, **__: Any) -> None:
+        bind_home(home, bytes(32))
+        is_new_boot(home)
+        note_boot(home)
+        RamFolder(tmp_path, home, max_bytes=1)
+
+    monkeypatch.setattr(node_cli, "run_node", run_node)
+    arguments = ["start", "--home", str(home), "--chain", "http://127.0.0.1:1", "--json"]
+    result = CliRunner().invoke(node_cli.app, arguments)
+    said = json.loads(result.stdout.splitlines()[-1])
+    if name == "boot":  # only a note: what was never synced is hashed again
+        assert result.exit_code == 0
+        return
+    assert result.exit_code == node_cli.BAD_INPUT
+    assert str(home / name) in said["message"]
+    assert "; next: " in said["message"]
+
+
+def test_a_catalogue_is_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "aged.json")
+    result = CliRunner().invoke(cli.app, ["age", "--home", str(tmp_path), "--key-file", "k", "--find", BLOB])
+    assert result.exit_code == cli_session.BAD_INPUT
+    assert "aged.json is a device, a pipe or a socket, expected a file" in result.stderr
+    assert "next:  " in result.stderr
+    with pytest.raises(NotAFile, match="expected a file; next: "):
+        load_catalogue(Path("/dev/zero"))
+    deep = tmp_path / "deep.json"
+    deep.write_bytes(b"[" * 100_000)
+    with pytest.raises(InvalidRetention, match="is no catalogue"):
+        load_catalogue(deep)
 
 
 @pytest.mark.parametrize(
