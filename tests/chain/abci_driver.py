@@ -18,10 +18,13 @@ class Driver:
         self.height = 0
         self.app_hash = b""
 
-    def init_chain(self) -> None:
+    def make_init_request(self) -> pb.RequestInitChain:
         request = pb.RequestInitChain(chain_id="test-chain", app_state_bytes=json.dumps(self.app_state).encode())
         request.time.seconds = 1_700_000_000
-        self.app_hash = self.application.process_init_chain(request).app_hash
+        return request
+
+    def init_chain(self) -> None:
+        self.app_hash = self.application.process_init_chain(self.make_init_request()).app_hash
 
     def check(self, raw: bytes) -> pb.ResponseCheckTx:
         return self.application.process_check_tx(pb.RequestCheckTx(tx=raw))
