@@ -76,6 +76,7 @@ class BlobClient:
     disperse = _wait_for(_get_certificate(AsyncBlobClient.disperse))
     disperse_with_report = _wait_for(AsyncBlobClient.disperse)
     disperse_stream = _wait_for(AsyncBlobClient.disperse_stream)
+    identify = _wait_for(AsyncBlobClient.identify)
     disperse_batch = _wait_for(AsyncBlobClient.disperse_batch)
     retrieve = _wait_for(AsyncBlobClient.retrieve)
     retrieve_to_file = _wait_for(AsyncBlobClient.retrieve_to_file)

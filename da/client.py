@@ -19,7 +19,7 @@ from da.auditing import Sampling, sample_blob
 from da.batch_dispersal import BatchDispersal, BatchSender
 from da.blob_buffer import BlobBuffer
 from da.codec import encode_blob, finish_blob
-from da.core.blob import MAX_BLOB_BYTES, STRIPE_BYTES
+from da.core.blob import MAX_BLOB_BYTES, STRIPE_BYTES, BlobHeader, compute_blob_id
 from da.core.errors import BlobTooLarge, InconsistentBlob
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.scheme import choose_scheme, is_small
@@ -129,18 +129,27 @@ class AsyncBlobClient:
                 leaf_bytes=leaf_bytes,
                 num_data=num_data,
             )
+        sender = self._make_sender(committee, genesis_hash, tier, expiry, num_data)
+        header = await self._compute_header(source, sender.scheme, leaf_bytes)
+        return await sender.send_source(source, header, self._threads)
+
+    async def identify(
+        self, source: Source, *, committee: Committee, tier: Tier, leaf_bytes: int = BULK_LEAF_BYTES
+    ) -> BlobId:
+        """Return the id that ``disperse_stream`` would give the bytes; nothing is sent, and they are read twice.
+
+        Raises:
+            BlobTooLarge, SourceChanged: as there.
+        """
+        scheme = choose_scheme(len(committee.seats), None, tier)
+        return compute_blob_id(await self._compute_header(source, scheme, leaf_bytes))
+
+    async def _compute_header(self, source: Source, scheme: Scheme, leaf_bytes: int) -> BlobHeader:
         if source.size_bytes > MAX_BLOB_BYTES:
             raise BlobTooLarge(limit_bytes=MAX_BLOB_BYTES, got_bytes=source.size_bytes)
-        sender = self._make_sender(committee, genesis_hash, tier, expiry, num_data)
-        header = await asyncio.to_thread(
-            compute_stream_header,
-            source,
-            sender.scheme,
-            leaf_bytes=leaf_bytes,
-            pool=self._pool,
-            executor=self._threads,
+        return await asyncio.to_thread(
+            compute_stream_header, source, scheme, leaf_bytes=leaf_bytes, pool=self._pool, executor=self._threads
         )
-        return await sender.send_source(source, header, self._threads)
 
     async def disperse_batch(
         self,

@@ -31,6 +31,7 @@ from storage.core.errors import (
     InvalidBlobText,
     InvalidRetention,
     LeaseTooShortForTier,
+    NotFunded,
     NotYourLease,
     StorageError,
     TierUnavailable,
@@ -49,6 +50,8 @@ NOT_FOUND = 4
 """Exit code: the chain does not know the blob, or its leases have ended."""
 NOT_READABLE = 5
 """Exit code: too few good shards."""
+NOT_FUNDED = 6
+"""Exit code: the account has less than it costs; nothing was sent."""
 BROKEN_PIPE = 141
 """Exit code when the reader of the output has gone, as shells have it."""
 INTERRUPTED = 130
@@ -94,6 +97,8 @@ def report_errors(as_json: bool) -> Iterator[None]:
         yield
     except (UnknownBlob, BlobReleased, NotYourLease) as error:
         fail(error, NOT_FOUND, as_json)
+    except NotFunded as error:
+        fail(error, NOT_FUNDED, as_json)
     except DisperseFailed as error:
         fail(error, NOT_STORED, as_json)
     except RetrieveFailed as error:

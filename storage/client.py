@@ -49,6 +49,9 @@ DEFAULT_LEASE_BLOCKS = 100_000
 COMMITTEE_TRIES = 3
 """How often a put that a change of the committee has overtaken is sent to the new one."""
 
+LEAST_GAS = 21_000
+"""Of any transaction (yellow paper, appendix G): who can't pay that beside the fee can't certify."""
+
 LISTED_AT_ONCE = 256
 """Of blobsOf (Storage ABI)."""
 
@@ -165,8 +168,8 @@ class StorageClient:
         A committee that changes meanwhile is followed. A put that was cut is simply repeated: nodes keep the shards
         that they have, and a lease that already lasts long enough is not paid again.
 
-        Raises: NoCommittee, TierUnavailable, LeaseTooShortForTier, da's NotEnoughReceipts (nothing is certified then),
-        ContractError.
+        Raises: NoCommittee, TierUnavailable, LeaseTooShortForTier; NotFunded before anything is sent; da's
+        NotEnoughReceipts (nothing is certified then), ContractError.
         """
         blocks = self.choose_blocks(tier, blocks)
         source = MemorySource(data) if isinstance(data, (bytes, bytearray, memoryview)) else data
@@ -174,6 +177,12 @@ class StorageClient:
         asked_at = self._chain.height()
         expiry = Height(asked_at + blocks + CERTIFY_BLOCKS)
         max_fee = self.quote(tier=tier, size_bytes=size_bytes, blocks=expiry - asked_at)
+        try:
+            self.check_funds(max_fee, sender=sender, what=f"a {tier.name.lower()} lease of {size_bytes} bytes")
+        except NotFunded:  # what is paid already costs nothing
+            named = self._blobs.identify(source, committee=self.committee(), tier=tier, leaf_bytes=leaf_bytes)
+            if not self._is_leased(named, sender, until=asked_at + blocks, tier=tier):
+                raise
         for tries_left in reversed(range(COMMITTEE_TRIES)):
             committee = self.committee()
             try:
@@ -187,9 +196,8 @@ class StorageClient:
                 )
                 blob = dispersal.certificate.terms.blob
                 fee = 0
-                kept_until = self._chain.storage.lease_expiry(blob, sender.address)
-                kept_tier = Tier(self._chain.storage.blob(blob).tier)
-                if kept_until < asked_at + blocks or is_stronger(tier, kept_tier):
+                kept_until, kept_tier = self._get_lease(blob, sender)
+                if not _is_enough(kept_until, kept_tier, until=asked_at + blocks, tier=tier):
                     until = max(expiry, kept_until)  # a dearer tier is paid for to the end of the lease
                     max_fee = self.quote(tier=tier, size_bytes=size_bytes, blocks=until - asked_at)
                     certificate = encode_certificate(dispersal.certificate)
@@ -240,8 +248,7 @@ class StorageClient:
             raise CommitteeSizeChanged(blob=blob, expected=header.num_shards, got=len(current.seats))
         expiry = Height(max(info.expiry_height, self._chain.height() + CERTIFY_BLOCKS))
         needed = self._quote_rest(info, expiry, sender)
-        if needed > (held := self._chain.balance(sender.address)):
-            raise NotFunded(address=sender.address, balance=held, needed=needed, what=f"moving blob {blob.hex()}")
+        self.check_funds(needed, sender=sender, what=f"moving blob {blob.hex()}")
         with tempfile.TemporaryDirectory(prefix=".rehome-", dir=directory) as place:
             path = Path(place) / "blob"
             self.get_to_file(blob, path)
@@ -260,6 +267,24 @@ class StorageClient:
         fee = int(outcome.event("BlobCertified").fields["fee"])
         return Rehomed(blob=blob, epoch=current.epoch, gone=gone, is_moved=True, fee=fee)
 
+    def check_funds(self, fee: int, *, sender: Sender, what: str) -> None:
+        """Check that an account has ``fee`` wei and the gas of a transaction, before work is done for nothing.
+
+        Raises: NotFunded.
+        """
+        price = int(self._chain.request("eth_gasPrice"), 16)
+        held, needed = self._chain.balance(sender.address), fee + LEAST_GAS * price
+        if held < needed:
+            where = self._chain.describe_chain()
+            raise NotFunded(address=sender.address, balance=held, needed=needed, where=where, what=what)
+
+    def _get_lease(self, blob: BlobId, sender: Sender) -> tuple[int, Tier]:
+        """Return until which height the sender pays for a blob, 0 where not at all, and the blob's tier."""
+        return self._chain.storage.lease_expiry(blob, sender.address), Tier(self._chain.storage.blob(blob).tier)
+
+    def _is_leased(self, blob: BlobId, sender: Sender, *, until: int, tier: Tier) -> bool:
+        return _is_enough(*self._get_lease(blob, sender), until=until, tier=tier)
+
     def _quote_rest(self, info: Blob, expiry: Height, sender: Sender) -> int:
         """Return the fee in wei up to ``expiry``, less what the sender has paid."""
         paid_until = max(self._chain.height(), self._chain.storage.lease_expiry(info.blob, sender.address))
@@ -269,7 +294,7 @@ class StorageClient:
     def renew(self, blob: BlobId, *, blocks: int, sender: Sender) -> Renewed:
         """Lengthen the sender's own lease by ``blocks``.
 
-        Raises: UnknownBlob, NotYourLease; ContractError LeaseTooLong.
+        Raises: UnknownBlob, NotYourLease, NotFunded; ContractError LeaseTooLong.
         """
         info = self.stat(blob)
         until = self._chain.storage.lease_expiry(blob, sender.address)
@@ -277,6 +302,7 @@ class StorageClient:
             raise NotYourLease(blob=blob, owner=sender.address)
         expiry = until + blocks
         max_fee = self.quote(tier=Tier(info.tier), size_bytes=info.size_bytes, blocks=blocks)
+        self.check_funds(max_fee, sender=sender, what=f"{blocks} blocks more of blob {blob.hex()}")
         outcome = sender.send("Storage", "renew", blob, expiry, value=max_fee)
         fee = int(outcome.event("LeaseRenewed").fields["fee"])
         return Renewed(blob=blob, expiry=Height(expiry), fee=fee)
@@ -299,9 +325,10 @@ class StorageClient:
     def challenge(self, blob: BlobId, *, seat: int, leaf: int, sender: Sender) -> int:
         """Accuse a seat on the chain, with a bond; return the height until which it must answer.
 
-        Raises: ContractError NotSigned, ChallengeIsOpen, LeaseTooShort.
+        Raises: NotFunded; ContractError NotSigned, ChallengeIsOpen, LeaseTooShort.
         """
         bond = self._chain.storage.node_terms().challenge_bond
+        self.check_funds(bond, sender=sender, what="the bond of a challenge")
         outcome = sender.send("Storage", "challenge", blob, seat, leaf, value=bond)
         return int(outcome.event("ChallengeOpened").fields["due_height"])
 
@@ -399,6 +426,11 @@ class BlobReader:
                 got = self._blobs.retrieve(blob, committee=self._committee, max_bytes=self.size_bytes)
                 self._whole = bytes(got.data)
         return self._whole[max(0, start) : max(0, stop)]
+
+
+def _is_enough(kept_until: int, kept_tier: Tier, *, until: int, tier: Tier) -> bool:
+    """Tell whether what is paid already lasts as long, in as strong a tier."""
+    return kept_until >= until and not is_stronger(tier, kept_tier)
 
 
 def parse_blob_id(text: str) -> BlobId:

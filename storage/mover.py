@@ -143,7 +143,9 @@ class StoreMovePort:
         return Height(self._chain.height())
 
     def copy(self, blob: BlobId, base: BlobId | None) -> tuple[BlobId, BlobId | None]:
-        """See ``MovePort``."""
+        """See ``MovePort``; raises NotFunded before anything is read, so a watch without money costs nothing."""
+        least = self._storage.quote(tier=Tier.COLD, size_bytes=1, blocks=COLD_BLOCKS)
+        self._storage.check_funds(least, sender=self._sender, what=f"keeping blob {blob.hex()} cold")
         with tempfile.TemporaryDirectory(prefix="move-", dir=self._directory) as directory:
             path = Path(directory) / "part"
             self._storage.get_to_file(blob, path)

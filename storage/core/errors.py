@@ -16,7 +16,7 @@
     |- MalformedArchive          not an archive of ours, or its base is another one
     |- ChainUnreachable          no --chain URL answers
     |- WrongChain                this home belongs to another chain
-    |- NotFunded                 the node's account stayed below what registration costs
+    |- NotFunded                 an account has less than what comes next costs; names the chain
     |- WrongReceiptKey           the operator is registered with another receipt key
     |- HomeInUse                 another process holds this home
     |- AddressTaken              something else listens there
@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from contracts.bindings.amounts import format_tokens
 from da.core.errors import SeatFault
 from da.core.types import Epoch, Height
 
@@ -328,13 +329,16 @@ class WrongChain(StorageError):
 class NotFunded(StorageError):
     """An account has less than what comes next will cost; the deadline for funds has passed, where there is one."""
 
-    def __init__(self, *, address: str, balance: int, needed: int, what: str = "registration") -> None:
+    def __init__(self, *, address: str, balance: int, needed: int, where: str, what: str = "registration") -> None:
+        """``where`` names the chain: the account may have money on another one."""
         self.address = address
         self.balance = balance
         self.needed = needed
+        missing = needed - balance
         super().__init__(
-            f"account {address} has {balance} wei, {what} needs {needed}; "
-            f"next: send it more, on a devnet localnet fund {address}"
+            f"account {address} has {format_tokens(balance)} {where}, {what} needs "
+            f"{format_tokens(needed)}, {missing} wei more; next: send it {format_tokens(missing)} or more there, "
+            f"on a devnet: localnet fund {address}"
         )
 
 

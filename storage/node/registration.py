@@ -25,14 +25,26 @@ REMIND_SECONDS = 10.0
 """How often people are reminded of missing funds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Funds:
+    """What the operator's account has."""
+
+    balance: int
+    """Wei."""
+    needed: int
+    """Wei that registration may cost."""
+    where: str
+    """Names the chain, for people."""
+
+
 class RegistrationPort(Protocol):
     """What registration asks of the chain."""
 
     def get_node(self) -> StorageNode:
         """Return the operator's node, state NONE where there is none."""
 
-    def get_funds(self) -> tuple[int, int]:
-        """Return the balance and what registration may cost, in wei."""
+    def get_funds(self) -> Funds:
+        """Return what there is, and what registration may cost."""
 
     def get_genesis_hash(self) -> bytes:
         """Return the 32 bytes that the key proof is bound to."""
@@ -130,10 +142,10 @@ def _try(
     if is_known and not is_retired and node.url == wanted.url and node.capacity_bytes == wanted.capacity_bytes:
         report(RegistrationState.REGISTERED)
         return True
-    balance, needed = port.get_funds()
-    if balance < needed:
+    found = port.get_funds()
+    if found.balance < found.needed:
         report(RegistrationState.WAITING_FOR_FUNDS)
-        funds.check(balance, needed)
+        funds.check(found)
         return False
     if is_known and not is_retired:
         port.update(url=wanted.url, capacity_bytes=wanted.capacity_bytes)
@@ -154,10 +166,10 @@ class _FundsWait:
         self._since: float | None = None
         self._said_at = float("-inf")
 
-    def check(self, balance: int, needed: int) -> None:
+    def check(self, found: Funds) -> None:
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        error = NotFunded(address=self._wanted.address, balance=balance, needed=needed)
+        error = NotFunded(address=self._wanted.address, balance=found.balance, needed=found.needed, where=found.where)
         if now - self._since >= self._wanted.funds_deadline_seconds:
             raise error
         if now - self._said_at >= REMIND_SECONDS:

@@ -18,6 +18,7 @@ from da.core.types import BlobId, Committee, Epoch, Height, ShardIndex, Tier
 from storage.committees import make_committee
 from storage.core.errors import ChainUnreachable
 from storage.core.repair import BlobFacts
+from storage.node.registration import Funds
 
 T = TypeVar("T")
 
@@ -97,11 +98,12 @@ class RpcRegistration:
         """Return the operator's node."""
         return _ask(lambda: self._client.storage.node(self._sender.address))
 
-    def get_funds(self) -> tuple[int, int]:
+    def get_funds(self) -> Funds:
         """Return the balance and what registration may cost, at twice the present gas price, the bond included."""
         price = int(_ask(lambda: self._client.request("eth_gasPrice")), 16)
         needed = 2 * price * REGISTRATION_GAS + self._compute_bond()
-        return _ask(lambda: self._client.balance(self._sender.address)), needed
+        balance = _ask(lambda: self._client.balance(self._sender.address))
+        return Funds(balance=balance, needed=needed, where=_ask(self._client.describe_chain))
 
     def get_genesis_hash(self) -> bytes:
         """Return the 32 bytes that the key proof is bound to."""

@@ -123,6 +123,18 @@ async def test_round_trip_has_the_id_of_the_blob_in_memory(
     assert [name for name in list_names(tmp_path) if name.endswith(".part")] == []
 
 
+@pytest.mark.parametrize("size", [0, 1, 9_000, STRIPE, len(DATA)])
+@pytest.mark.parametrize("num_seats", [1, 4])
+async def test_the_id_is_known_before_anything_is_sent(
+    client: AsyncBlobClient, disperse: Any, fakes: Any, num_seats: int, size: int
+) -> None:
+    source = MemorySource(DATA[:size])
+    async with fakes.run_nodes(num_seats) as nodes:
+        named = await client.identify(source, committee=nodes.committee, tier=Tier.HOT)
+        assert client.traffic.bytes_sent == 0
+        assert named == (await disperse(nodes, source)).certificate.terms.blob
+
+
 async def test_a_lying_seat_is_named_and_the_bytes_are_right(four: Any, disperse: Any, retrieve: Any) -> None:
     blob = (await disperse(four)).certificate.terms.blob
     shard = bytearray(four.nodes[0].shards[blob.hex()])

@@ -28,7 +28,7 @@ from da.retrieval import RetrieveReport
 from da.sealing import load_secret, seal
 from storage import cli, cli_session, node_cli
 from storage.amounts import format_wei
-from storage.core.errors import InvalidRetention, StorageError, UnknownBlob, WrongChain
+from storage.core.errors import InvalidRetention, NotFunded, StorageError, UnknownBlob, WrongChain
 from storage.mover import load_catalogue
 from storage.node.boot import is_new_boot, note_boot
 from storage.node.config import NodeConfig
@@ -152,6 +152,7 @@ def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path
         (UnknownBlob(blob=bytes.fromhex(BLOB)), cli_session.NOT_FOUND),
         (NotEnoughShards(blob=bytes(32), expected=2, got=1, faults=(FAULT,)), cli_session.NOT_READABLE),
         (StorageError("something"), cli_session.FAILED),
+        (NotFunded(address="0x1", balance=0, needed=9, where="on chain id 7"), cli_session.NOT_FUNDED),
         (KeyboardInterrupt(), cli_session.INTERRUPTED),
         (OSError("no space"), cli_session.FAILED),
     ],

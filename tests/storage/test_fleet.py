@@ -29,8 +29,9 @@ from da.core.errors import FaultKind, HeaderUnavailable, NotEnoughReceipts, NotE
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from da.protocol import PutRequest, encode_put, shard_path
 from storage.client import CERTIFY_BLOCKS, StorageClient
-from storage.core.errors import BlobReleased, NoCommittee, UnknownBlob
+from storage.core.errors import BlobReleased, NoCommittee, NotFunded, UnknownBlob
 from storage.core.expiry import GRACE_BLOCKS, PINNED
+from storage.mover import StoreMovePort
 
 pytestmark = pytest.mark.integration
 
@@ -164,6 +165,18 @@ class ChainDouble:
         self.storage = self
         self.records: dict[bytes, Blob] = {}
         self.payments: list[int] = []
+        self.funds = 10**18
+
+    def balance(self, address: str) -> int:
+        assert address == self.address
+        return self.funds
+
+    def request(self, method: str) -> str:
+        assert method == "eth_gasPrice"
+        return hex(10**6)
+
+    def describe_chain(self) -> str:
+        return "on chain id 7 at http://chain:8545"
 
     def height(self) -> int:
         height: int = self._fleet.chain["height"]
@@ -257,6 +270,42 @@ def test_put_and_get_pay_once(shared_fleet: Any, four: list[Any], client: BlobCl
     assert storage.stat(stored.blob).size_bytes == len(DATA)
     empty = storage.put(b"", tier=Tier.HOT, blocks=500, sender=chain)
     assert storage.get(empty.blob).data == b""
+
+
+def test_a_put_without_money_sends_nothing(shared_fleet: Any, four: list[Any], client: BlobClient) -> None:
+    chain: Any = ChainDouble(shared_fleet, make_committee(shared_fleet, four))
+    storage, data = StorageClient(chain, client), b"x" * 100_000
+    lease = {"tier": Tier.TEMPORARY, "blocks": 500, "sender": chain}
+    needed = storage.quote(tier=Tier.TEMPORARY, size_bytes=len(data), blocks=500 + CERTIFY_BLOCKS) + 21_000 * 10**6
+    chain.funds, before = needed - 1, client.bytes_sent
+    with pytest.raises(NotFunded, match="on chain id 7 at http://chain:8545, a temporary lease of 100000 bytes needs"):
+        storage.put(data, **lease)
+    assert (client.bytes_sent, chain.payments) == (before, [])
+    chain.funds = needed
+    stored = storage.put(data, **lease)
+    chain.funds = 0
+    again = storage.put(data, **lease)
+    assert (again.blob, again.fee) == (stored.blob, 0), "what is paid is not asked for again"
+    for more in ({"blocks": 5_000}, {"tier": Tier.HOT}):
+        with pytest.raises(NotFunded):
+            storage.put(data, **{**lease, **more})
+    with pytest.raises(NotFunded, match="10 blocks more of blob"):
+        storage.renew(stored.blob, blocks=10, sender=chain)
+    assert len(chain.payments) == 1
+
+
+def test_an_archive_without_money_reads_nothing(
+    shared_fleet: Any, four: list[Any], client: BlobClient, tmp_path: Path
+) -> None:
+    """A watch would read the same blob again every few seconds."""
+    chain: Any = ChainDouble(shared_fleet, make_committee(shared_fleet, four))
+    storage = StorageClient(chain, client)
+    stored = storage.put(b"x" * 100_000, tier=Tier.HOT, blocks=500, sender=chain)
+    port = StoreMovePort(chain, storage, chain, directory=tmp_path)
+    chain.funds, before = 0, client.bytes_received
+    with pytest.raises(NotFunded, match=f"keeping blob {stored.blob.hex()} cold needs"):
+        port.copy(stored.blob, None)
+    assert client.bytes_received == before
 
 
 class MovingChain(ChainDouble):

@@ -13,7 +13,7 @@ from contracts.bindings.types import StorageNode, StorageNodeState
 from da.core.receipt import is_key_proof_valid
 from storage.core.errors import ChainUnreachable, NotFunded, WrongReceiptKey
 from storage.node.keys import ReceiptKey
-from storage.node.registration import Registration, RegistrationState, ensure_registered
+from storage.node.registration import Funds, Registration, RegistrationState, ensure_registered
 
 GENESIS_HASH = bytes(range(32))
 ADDRESS = "0x" + "Ab" * 20
@@ -37,9 +37,9 @@ class FakePort:
             raise self.failures.pop(0)
         return self.node
 
-    def get_funds(self) -> tuple[int, int]:
+    def get_funds(self) -> Funds:
         self.balance += self.income_per_question
-        return self.balance, 10**15
+        return Funds(balance=self.balance, needed=10**15, where="on chain id 7 at http://chain:8545")
 
     def get_genesis_hash(self) -> bytes:
         return GENESIS_HASH
@@ -118,9 +118,15 @@ def test_funds_are_waited_for_and_the_message_says_where_to(caplog: pytest.LogCa
     assert f"localnet fund {ADDRESS}" in caplog.text
 
 
+WITHOUT_FUNDS = (
+    f"account {ADDRESS} has 0.000000007 gwei on chain id 7 at http://chain:8545, registration needs 0.001 tokens, "
+    f"{10**15 - 7} wei more; next: send it 0.001 tokens or more there, on a devnet: localnet fund {ADDRESS}"
+)
+
+
 def test_invalid_without_funds_until_the_deadline() -> None:
     port = FakePort(balance=7)
-    with pytest.raises(NotFunded, match=f"{ADDRESS} has 7 wei, registration needs {10**15}"):
+    with pytest.raises(NotFunded, match=WITHOUT_FUNDS):
         run(port)
     assert port.sent == []
 

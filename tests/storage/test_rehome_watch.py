@@ -32,7 +32,7 @@ def run_watch(
             if step == "chain is away":
                 raise ChainUnreachable("the chain gave no answer")
             if step == "no money":
-                raise NotFunded(address="0x12", balance=1, needed=5, what="moving it")
+                raise NotFunded(address="0x12", balance=1, needed=5, where="on chain id 7", what="moving it")
             return Rehomed(blob=blob, epoch=Epoch(3), gone=(2,), is_moved=step == "moves", fee=0)
 
     @contextmanager
@@ -71,8 +71,8 @@ def test_a_blob_that_can_not_be_moved_keeps_no_other_back(
     done, passes = run_watch(monkeypatch, tmp_path, plan, BLOB, "cd" * 32, *watch)
     assert passes == [("ab", "no money"), ("cd", "moves")]
     assert done.stdout.splitlines()[-1] == "1 moved, 0 stay where they are, 1 failed"
-    assert done.exit_code == (130 if watch else 1)
-    assert "error: account 0x12 has 1 wei, moving it needs 5\nnext:  send it more" in done.stderr
+    assert done.exit_code == (130 if watch else 6)
+    assert "on chain id 7, moving it needs 0.000000005 gwei, 4 wei more\nnext:  send it 0.000000004 gwei" in done.stderr
 
 
 def test_invalid_directory_is_named_before_anything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from contracts.bindings.types import StorageNode, StorageNodeState
 from storage.core.errors import NotFunded, WrongChain
 from storage.node.config import NodeConfig
 from storage.node.keys import ReceiptKey
+from storage.node.registration import Funds
 from storage.node.service import run_node
 
 ADDRESS = "0x" + "Ab" * 20
@@ -26,8 +27,8 @@ class Poor:
             operator=ADDRESS, key=bytes(32), url="", capacity_bytes=0, state=StorageNodeState.NONE, registered_height=0
         )
 
-    def get_funds(self) -> tuple[int, int]:
-        return 0, 1
+    def get_funds(self) -> Funds:
+        return Funds(balance=0, needed=1, where="on chain id 7")
 
     def get_genesis_hash(self) -> bytes:
         return bytes(32)
