@@ -122,12 +122,12 @@ def get_logs(session: Session, params: Params) -> Any:
 def new_filter(session: Session, params: Params) -> str:
     """eth_newFilter."""
     newest = session.snapshot.height
-    return session.filters.add(parse_query(params.raw(0, "filter"), newest), newest)
+    return session.filters.add(parse_query(params.raw(0, "filter"), newest), newest, session.peer)
 
 
 def new_block_filter(session: Session, params: Params) -> str:
     """eth_newBlockFilter."""
-    return session.filters.add(None, session.snapshot.height)
+    return session.filters.add(None, session.snapshot.height, session.peer)
 
 
 def get_filter_changes(session: Session, params: Params) -> Any:

@@ -1,8 +1,9 @@
 """What strangers' connections may take: how many there are, and how much is held for those that don't write or read.
 
-Above the limit, a newcomer takes the place of the connection that has waited longest for its client: one that is idle,
-or has begun a request and not ended it.  So whoever opens connections and says nothing keeps nobody out.  Where every
-connection is being answered, or is a WebSocket, the newcomer gets 503.  Bytes of bodies that are not whole yet, and
+Above the limit, a newcomer takes the place of a connection that waits for its client: one that is idle, or has begun a
+request and not ended it; of those of the peer with most of them, the one that has waited longest.  So whoever opens
+connections and says nothing keeps nobody out.  Where every connection is being answered, or is a WebSocket, the
+newcomer gets 503.  Bytes of bodies that are not whole yet, and
 of answers that clients have not taken yet, are counted over all connections; when they fill their room, new ones are
 refused.
 """
@@ -11,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, cast
 
 from aiohttp import web
+
+from chain.rpc.peers import Room, get_peer
 
 MAX_CONNECTIONS = 1_024
 """HTTP and WebSocket together: well below a process's usual limit of open files."""
@@ -33,27 +37,6 @@ SEND_SECONDS = 60.0
 """In which an answer must have been taken: 25 MiB at 3.5 Mbit/s."""
 
 _REFUSAL = b"%d connections are open already: try again, or close one\n" % MAX_CONNECTIONS
-
-
-class Room:
-    """Bytes that are held for clients; touched by the event loop only."""
-
-    def __init__(self, limit: int) -> None:
-        """Have room for ``limit``; a single one always fits into an empty room."""
-        self._limit = limit
-        self.count = 0
-
-    def has_room(self, num_bytes: int) -> bool:
-        """Say whether so many more may be held."""
-        return self.count == 0 or self.count + num_bytes <= self._limit
-
-    def add(self, num_bytes: int) -> None:
-        """Count what is held from now on."""
-        self.count += num_bytes
-
-    def remove(self, num_bytes: int) -> None:
-        """Count it no more: taken, or given up."""
-        self.count -= num_bytes
 
 
 class Connections:
@@ -101,7 +84,9 @@ class Connections:
         self._forget_closed(server)
         if not self._waiting_since:
             return False
-        longest = min(self._waiting_since, key=self._waiting_since.__getitem__)
+        peers = {each: get_peer(each.transport) for each in self._waiting_since}
+        num_waiting = Counter(peers.values())
+        longest = min(self._waiting_since, key=lambda each: (-num_waiting[peers[each]], self._waiting_since[each]))
         del self._waiting_since[longest]
         if longest.transport is not None:
             longest.transport.abort()
@@ -141,6 +126,7 @@ async def open_listener(
 async def read_body(request: web.Request, unread: Room) -> bytes:
     """Read a request's body within its time and room; raises HTTPRequestTimeout, ...EntityTooLarge, ...Unavailable."""
     declared = request.content_length or 0
+    peer = get_peer(request.transport)
     if declared > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY_BYTES, actual_size=declared)
     body = bytearray()
@@ -152,26 +138,27 @@ async def read_body(request: web.Request, unread: Room) -> bytes:
                 if len(body) > MAX_BODY_BYTES:
                     raise web.HTTPRequestEntityTooLarge(max_size=MAX_BODY_BYTES, actual_size=len(body))
                 if len(body) > SMALL_BODY_BYTES:
-                    if not unread.has_room(len(body) - counted):
+                    if not unread.has_room(peer, len(body) - counted):
                         raise web.HTTPServiceUnavailable(text="too many long bodies are on their way: send it again")
-                    unread.add(len(body) - counted)
+                    unread.add(peer, len(body) - counted)
                     counted = len(body)
     except ConnectionError as error:
         raise web.HTTPBadRequest(text="the body was cut off") from error
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {READ_SECONDS:.0f} s") from error
     finally:
-        unread.remove(counted)
+        unread.remove(peer, counted)
     return bytes(body)
 
 
 async def send_answer(request: web.Request, body: bytes, headers: Mapping[str, str], unsent: Room) -> web.Response:
     """Send an answer while it counts as unsent; cut off whoever does not take it in time."""
-    if not unsent.has_room(len(body)):
+    peer = get_peer(request.transport)
+    if not unsent.has_room(peer, len(body)):
         raise web.HTTPServiceUnavailable(text="too many answers wait for their readers: ask again in a moment")
     response = web.Response(body=body, content_type="application/json", headers=headers)
     num_bytes = len(body)
-    unsent.add(num_bytes)
+    unsent.add(peer, num_bytes)
     try:
         async with asyncio.timeout(SEND_SECONDS):
             await response.prepare(request)
@@ -180,5 +167,5 @@ async def send_answer(request: web.Request, body: bytes, headers: Mapping[str, s
         if request.transport is not None:
             request.transport.abort()
     finally:
-        unsent.remove(num_bytes)
+        unsent.remove(peer, num_bytes)
     return response

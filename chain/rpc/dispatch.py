@@ -4,7 +4,8 @@ Methods that only read run in worker threads, consecutive ones of a batch on one
 code, and searches over many blocks, have threads of their own, so that they keep nobody else waiting; those that need
 CometBFT run on the event loop.  A snapshot is closed before the answer is written, so that a slow client never holds
 one.  Each answer is text as soon as it is known, and all of a body together are bounded, as are the bodies that are
-being answered.  Invariant: no input makes this raise; it always answers JSON.
+being answered; one peer never has all places, all room or all threads (``chain.rpc.peers``).  Invariant: no input
+makes this raise; it always answers JSON.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from chain.rpc.faults import (
 from chain.rpc.filters import FilterRegistry
 from chain.rpc.heads import HeadCache
 from chain.rpc.metrics import Metrics
+from chain.rpc.peers import UNKNOWN_PEER, Peer, Places, Room, Turns
 from chain.rpc.session import Method, Session
 from chain.rpc.state_methods import STATE_METHODS
 from chain.rpc.traces import TRACE_METHODS
@@ -111,26 +113,16 @@ class _Call:
     fault: RpcFault | None = None
 
 
-class _Gathered:
-    """Bytes of all bodies' answers that are not whole yet; threads share it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.num_bytes = 0
-
-    def add(self, num_bytes: int) -> None:
-        with self._lock:
-            self.num_bytes += num_bytes
-
-
 @dataclass(slots=True, kw_only=True)
 class _Budget:
     """What is left to the calls of one body."""
 
     deadline: float
     """Of the monotonic clock."""
-    gathered: _Gathered
-    """Of all bodies."""
+    gathered: Room
+    """For the answers of all bodies that are not whole yet."""
+    peer: Peer
+    """Who asks."""
     num_bytes: int = 0
     """Of the answers so far."""
 
@@ -140,13 +132,13 @@ class _Budget:
             raise NotReady(f"the batch took longer than {BATCH_SECONDS:.0f} s: split it")
         if self.num_bytes > MAX_ANSWER_BYTES:
             raise AnswerTooLarge(MAX_ANSWER_BYTES, self.num_bytes)
-        if self.num_bytes and self.gathered.num_bytes > MAX_HELD_BYTES:
-            raise AnswerTooLarge(MAX_HELD_BYTES, self.gathered.num_bytes)
+        if self.num_bytes and not self.gathered.has_room(self.peer, 0):
+            raise AnswerTooLarge(MAX_HELD_BYTES, self.gathered.count)
 
     def take(self, encoded: bytes) -> None:
         """Count an answer."""
         self.num_bytes += len(encoded)
-        self.gathered.add(len(encoded))
+        self.gathered.add(self.peer, len(encoded))
 
 
 class ChainDatabase:
@@ -187,72 +179,85 @@ class Dispatcher:
         self._filters = FilterRegistry(time.monotonic)
         self._heads = HeadCache()
         self._archives = ArchiveLeaves()
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc")
-        self._slow_threads = {
+        self._threads = {
+            _Lane.READ: ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="rpc"),
             _Lane.EVM: ThreadPoolExecutor(NUM_EVM_THREADS, thread_name_prefix="evm"),
             _Lane.SEARCH: ThreadPoolExecutor(NUM_SEARCH_THREADS, thread_name_prefix="search"),
         }
+        self._turns = {
+            _Lane.READ: Turns(NUM_THREADS - 1),
+            _Lane.EVM: Turns(NUM_EVM_THREADS - 1),
+            _Lane.SEARCH: Turns(NUM_SEARCH_THREADS - 1),
+            _Lane.PROOF: Turns(MAX_PROOFS - 1),
+        }
         self._proofs = asyncio.Semaphore(MAX_PROOFS)
-        self._num_in_lane = dict.fromkeys((_Lane.PROOF, _Lane.EVM, _Lane.SEARCH), 0)
-        self._num_waiting = 0
-        self._held_bytes = 0
-        self._gathered = _Gathered()
+        self._places = {lane: Places(MAX_WAITING) for lane in (_Lane.PROOF, _Lane.EVM, _Lane.SEARCH)}
+        self._bodies = Places(MAX_WAITING_REQUESTS)
+        self._held = Room(MAX_HELD_BYTES)
+        self._gathered = Room(MAX_HELD_BYTES)
 
-    async def answer(self, body: bytes) -> bytes:
-        """Answer one body; empty when it held notifications only."""
+    async def answer(self, body: bytes, peer: Peer) -> bytes:
+        """Answer one body of a peer; empty when it held notifications only."""
         num_values = body.count(b",") + body.count(b"[") + body.count(b"{")
         if num_values > MAX_BODY_VALUES:
             return _encode(_error(None, TooManyValues(MAX_BODY_VALUES, num_values)))
         num_bytes = len(body) + VALUE_BYTES * num_values
-        is_full = self._num_waiting > 0 and self._held_bytes + num_bytes > MAX_HELD_BYTES
-        if is_full or self._num_waiting >= MAX_WAITING_REQUESTS:
-            return _encode(_error(None, Busy(self._num_waiting)))
-        self._num_waiting += 1
-        self._held_bytes += num_bytes
         try:
-            return await self._answer_body(body)
+            self._bodies.check(peer)
+            if not self._held.has_room(peer, num_bytes):
+                raise Busy(self._bodies.count)
+        except Busy as e:
+            return _encode(_error(None, e))
+        self._held.add(peer, num_bytes)
+        try:
+            with self._bodies.taken(peer):
+                return await self._answer_body(body, peer)
         finally:
-            self._num_waiting -= 1
-            self._held_bytes -= num_bytes
+            self._held.remove(peer, num_bytes)
 
     async def read(self, reading: Callable[[Session], Any]) -> Any:
-        """Run a function on a snapshot in a worker thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, reading)
+        """Run a function on a snapshot in a worker thread, for this node itself."""
+        return await self._run(_Lane.READ, UNKNOWN_PEER, reading)
+
+    async def read_for(self, peer: Peer, reading: Callable[[Session], Any]) -> Any:
+        """Run a function on a snapshot in a worker thread, when it is the peer's turn."""
+        async with self._turns[_Lane.READ].of(peer):
+            return await self._run(_Lane.READ, peer, reading)
 
     def close(self) -> None:
         """Wait for running calls, then close the database."""
-        for threads in (self._threads, *self._slow_threads.values()):
+        for threads in self._threads.values():
             threads.shutdown(wait=True, cancel_futures=True)
         self._database.close()
 
-    async def _answer_body(self, body: bytes) -> bytes:
+    async def _answer_body(self, body: bytes, peer: Peer) -> bytes:
         try:
             parsed = parse_json(body)
         except ValueError as e:
             return _encode(_error(None, ParseFault(f"parse error: {e}")))
         if not isinstance(parsed, list):
-            answers = await self._answer_calls([_parse_call(parsed)])
+            answers = await self._answer_calls([_parse_call(parsed)], peer)
             return answers[0] if answers else b""
         if not parsed:
             return _encode(_error(None, InvalidRequest("empty batch")))
         if len(parsed) > MAX_BATCH_CALLS:
             return _encode(_error(None, BatchTooLarge(MAX_BATCH_CALLS, len(parsed))))
-        answers = await self._answer_calls([_parse_call(item) for item in parsed])
+        answers = await self._answer_calls([_parse_call(item) for item in parsed], peer)
         return b"[" + b",".join(answers) + b"]" if answers else b""
 
-    async def _answer_calls(self, calls: Sequence[_Call]) -> list[bytes]:
-        budget = _Budget(deadline=time.monotonic() + BATCH_SECONDS, gathered=self._gathered)
+    async def _answer_calls(self, calls: Sequence[_Call], peer: Peer) -> list[bytes]:
+        budget = _Budget(deadline=time.monotonic() + BATCH_SECONDS, gathered=self._gathered, peer=peer)
         answers: list[bytes] = []
         try:
             for lane, group in itertools.groupby(calls, self._choose_lane):
                 if lane is _Lane.READ:
-                    answers += await self._answer_reads(list(group), budget, self._threads)
+                    answers += await self._answer_reads(lane, list(group), budget)
                 elif lane is _Lane.UPSTREAM:
                     answers += await self._answer_upstream(list(group), budget)
                 else:
                     answers += await self._answer_in_lane(lane, list(group), budget)
         finally:
-            self._gathered.add(-budget.num_bytes)
+            self._gathered.remove(peer, budget.num_bytes)
         return answers
 
     def _choose_lane(self, call: _Call) -> _Lane:
@@ -275,17 +280,16 @@ class Dispatcher:
         return isinstance(to, str) and to.lower() in self._system_addresses
 
     async def _answer_in_lane(self, lane: _Lane, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
-        if self._num_in_lane[lane] >= MAX_WAITING:
-            fault = Busy(MAX_WAITING)
-            return [_encode(_error(call.call_id, fault)) for call in calls if not call.is_notification]
-        self._num_in_lane[lane] += 1
+        places = self._places[lane]
         try:
+            places.check(budget.peer)
+        except Busy as e:
+            return [_encode(_error(call.call_id, e)) for call in calls if not call.is_notification]
+        with places.taken(budget.peer):
             if lane is not _Lane.PROOF:
-                return await self._answer_reads(calls, budget, self._slow_threads[lane])
-            async with self._proofs:
+                return await self._answer_reads(lane, calls, budget)
+            async with self._turns[lane].of(budget.peer), self._proofs:
                 return await self._answer_upstream(calls, budget)
-        finally:
-            self._num_in_lane[lane] -= 1
 
     async def _answer_upstream(self, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
         answers = []
@@ -303,18 +307,21 @@ class Dispatcher:
                 budget.take(answers[-1])
         return answers
 
-    async def _answer_reads(self, calls: Sequence[_Call], budget: _Budget, threads: ThreadPoolExecutor) -> list[bytes]:
+    async def _answer_reads(self, lane: _Lane, calls: Sequence[_Call], budget: _Budget) -> list[bytes]:
         def answer(session: Session) -> list[bytes]:
             return [self._answer_read(session, call, budget) for call in calls]
 
         try:
-            loop = asyncio.get_running_loop()
-            answers: list[bytes] = await loop.run_in_executor(threads, self._read, answer)
+            async with self._turns[lane].of(budget.peer):
+                answers: list[bytes] = await self._run(lane, budget.peer, answer)
         except RpcFault as e:
             answers = [_encode(_error(call.call_id, call.fault or e)) for call in calls]
         return [answer for call, answer in zip(calls, answers, strict=True) if not call.is_notification]
 
-    def _read(self, reading: Callable[[Session], Any]) -> Any:
+    async def _run(self, lane: _Lane, peer: Peer, reading: Callable[[Session], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads[lane], self._read, peer, reading)
+
+    def _read(self, peer: Peer, reading: Callable[[Session], Any]) -> Any:
         try:
             with self._database.reader().snapshot() as snapshot:
                 _require_genesis(snapshot)
@@ -326,6 +333,7 @@ class Dispatcher:
                         head=head,
                         filters=self._filters,
                         archives=self._archives,
+                        peer=peer,
                     )
                 )
         except StoreError as e:

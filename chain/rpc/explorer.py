@@ -23,6 +23,7 @@ from chain.rpc.activity import describe_block, find_transaction
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.faults import CallFailed, InvalidParams, RpcFault
 from chain.rpc.overview import OverviewCache
+from chain.rpc.peers import get_peer
 from chain.rpc.reads import describe_interface, read_from_text
 from chain.rpc.session import Session
 from chain.rpc.values import parse_data
@@ -83,14 +84,16 @@ class Explorer:
         if text and not _is_number(text):
             return to_json({"error": f"run is {text[:40]!r}, expected a number"}, status=400)
         chosen = int(text) if text else None
-        return await self._answer(lambda session: self._overviews.get(session, chosen))
+        return await self._answer(request, lambda session: self._overviews.get(session, chosen))
 
     async def show_block(self, request: web.Request) -> web.Response:
         """One block."""
         text = request.match_info["height"]
         if not _is_number(text):
             return to_json({"error": f"height is {text[:40]!r}, expected a number"}, status=400)
-        return await self._answer(lambda session: describe_block(session.snapshot, int(text)), f"no block {text}")
+        return await self._answer(
+            request, lambda session: describe_block(session.snapshot, int(text)), f"no block {text}"
+        )
 
     async def show_transaction(self, request: web.Request) -> web.Response:
         """One transaction."""
@@ -99,7 +102,7 @@ class Explorer:
         def find(session: Session) -> Any:
             return find_transaction(session.snapshot, parse_data(text, "hash", num_bytes=32))
 
-        return await self._answer(find, f"no transaction {text[:70]} was executed")
+        return await self._answer(request, find, f"no transaction {text[:70]} was executed")
 
     async def show_interface(self, request: web.Request) -> web.Response:
         """The views that can be read."""
@@ -114,11 +117,11 @@ class Explorer:
             answer = read_from_text(session, contract, function, arguments)
             return {"height": session.snapshot.height, "answer": answer}
 
-        return await self._answer(read)
+        return await self._answer(request, read)
 
-    async def _answer(self, reading: Callable[[Session], Any], missing: str = "") -> web.Response:
+    async def _answer(self, request: web.Request, reading: Callable[[Session], Any], missing: str = "") -> web.Response:
         try:
-            found = await self._dispatcher.read(reading)
+            found = await self._dispatcher.read_for(get_peer(request.transport), reading)
         except (InvalidParams, CallFailed) as e:
             return to_json({"error": e.message}, status=400)
         except RpcFault as e:

@@ -143,9 +143,10 @@ class Busy(RpcFault):
 
     code = UNAVAILABLE_CODE
 
-    def __init__(self, limit: int) -> None:
-        """Keep the limit."""
-        super().__init__(f"{limit} requests are being answered already; next: send again in a moment")
+    def __init__(self, limit: int, *, is_of_one: bool = False) -> None:
+        """Keep the limit: of all peers, or of one."""
+        whose = "requests from your address" if is_of_one else "requests"
+        super().__init__(f"{limit} {whose} are being answered already; next: send again in a moment")
         self.limit = limit
 
 

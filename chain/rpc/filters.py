@@ -1,20 +1,22 @@
 """Filters that clients poll: eth_newFilter, eth_newBlockFilter and what belongs to them.
 
 A filter remembers the next block it has not told of, so a client that was away misses nothing as long as the
-filter lives.  Filters that are not polled for a while are removed; their number is bounded.
+filter lives.  Filters that are not polled for a while are removed; their number is bounded, and a new one takes the
+place of one of the peer that has most.
 """
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from chain.rpc.faults import FilterNotFound
 from chain.rpc.logs import MAX_RANGE_BLOCKS, LogQuery, find_logs, find_logs_between
+from chain.rpc.peers import Peer
 from chain.rpc.values import hex_data
 from chain.rpc.views import view_log
 from chain.store import Snapshot
@@ -22,7 +24,7 @@ from chain.store import Snapshot
 LIFETIME_SECONDS = 300.0
 """As go-ethereum: five minutes after the last poll."""
 MAX_FILTERS = 1_000
-"""The one polled longest ago goes first."""
+"""Of the peer with most of them, the one polled longest ago goes first."""
 MAX_ITEMS = 100_000
 """Addresses and topics that all filters name together; as above."""
 
@@ -33,10 +35,17 @@ class _Filter:
     """None: block hashes."""
     next_height: int
     """First block not told yet."""
+    peer: Peer
+    """Who made it."""
     used_at: float
     """Seconds of the registry's clock."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held by the poll that runs: each change is told once."""
+
+    @property
+    def num_items(self) -> int:
+        """Return how many addresses and topics it names."""
+        return 0 if self.query is None else self.query.num_items
 
 
 class FilterRegistry:
@@ -52,14 +61,16 @@ class FilterRegistry:
         """Return how many live."""
         return len(self._filters)
 
-    def add(self, query: LogQuery | None, newest: int) -> str:
+    def add(self, query: LogQuery | None, newest: int, peer: Peer) -> str:
         """Make a filter that tells of what comes after ``newest``."""
         with self._lock:
             self._expire()
             filter_id = hex(secrets.randbits(120) | 1 << 120)
-            self._filters[filter_id] = _Filter(query=query, next_height=newest + 1, used_at=self._clock())
-            while len(self._filters) > MAX_FILTERS or (self._count_items() > MAX_ITEMS and len(self._filters) > 1):
-                self._filters.popitem(last=False)
+            self._filters[filter_id] = _Filter(query=query, next_height=newest + 1, peer=peer, used_at=self._clock())
+            while len(self._filters) > MAX_FILTERS:
+                self._drop_one(Counter(each.peer for each in self._filters.values()))
+            while len(self._filters) > 1 and (num_items := self._count_items()).total() > MAX_ITEMS:
+                self._drop_one(num_items)
             return filter_id
 
     def remove(self, filter_id: str) -> bool:
@@ -67,8 +78,17 @@ class FilterRegistry:
         with self._lock:
             return self._filters.pop(filter_id, None) is not None
 
-    def _count_items(self) -> int:
-        return sum(each.query.num_items for each in self._filters.values() if each.query is not None)
+    def _count_items(self) -> Counter[Peer]:
+        num_items: Counter[Peer] = Counter()
+        for each in self._filters.values():
+            num_items[each.peer] += each.num_items
+        return num_items
+
+    def _drop_one(self, held: Counter[Peer]) -> None:
+        """Forget a filter of the peer that holds most: the one polled longest ago."""
+        ((greediest, _),) = held.most_common(1)
+        theirs = [filter_id for filter_id, each in self._filters.items() if each.peer == greediest]
+        del self._filters[theirs[0]]
 
     def changes(self, snapshot: Snapshot, filter_id: str) -> list[Any]:
         """Return what came since the last poll: logs or block hashes, at most MAX_RANGE_BLOCKS blocks of it.

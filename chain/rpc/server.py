@@ -22,7 +22,6 @@ from chain.rpc.connections import (
     MAX_UNREAD_BYTES,
     MAX_UNSENT_BYTES,
     Connections,
-    Room,
     open_listener,
     read_body,
     send_answer,
@@ -31,6 +30,7 @@ from chain.rpc.dispatch import ChainDatabase, Dispatcher
 from chain.rpc.explorer import CORS, Explorer, to_json
 from chain.rpc.faults import RpcFault
 from chain.rpc.metrics import Metrics
+from chain.rpc.peers import Room, get_peer
 from chain.rpc.session import Session
 from chain.rpc.subscriptions import Subscriptions
 from chain.rpc.upstream import Upstream, open_session
@@ -95,7 +95,7 @@ class _Node:
         """JSON-RPC."""
         with self._connections.waiting(request):
             body = await read_body(request, self._unread)
-        answer = await self._dispatcher.answer(body)
+        answer = await self._dispatcher.answer(body, get_peer(request.transport))
         with self._connections.waiting(request):
             return await send_answer(request, answer, CORS, self._unsent)
 

@@ -10,6 +10,7 @@ from chain.core.executor import Contracts
 from chain.rpc.archive_leaves import ArchiveLeaves
 from chain.rpc.filters import FilterRegistry
 from chain.rpc.heads import Head
+from chain.rpc.peers import Peer
 from chain.rpc.values import Params
 from chain.store import Snapshot
 
@@ -28,6 +29,8 @@ class Session:
     """Of all clients."""
     archives: ArchiveLeaves
     """Leaves of archived rounds."""
+    peer: Peer
+    """Who asks."""
 
 
 Method = Callable[[Session, Params], Any]

@@ -2,6 +2,7 @@
 
 One task looks for new blocks while anybody is subscribed and hands each connection what it asked for.  A client
 that does not read is cut off when its queue is full, so it costs a bounded amount of memory and no snapshot.
+Where all places are taken, a newcomer gets one of the peer that has most: nobody keeps others out by taking many.
 A subscription tells of each block after it was made exactly once, in order.
 """
 
@@ -11,16 +12,19 @@ import asyncio
 import json
 import logging
 import secrets
+import time
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from chain.rpc.connections import SEND_SECONDS, Room
+from chain.rpc.connections import SEND_SECONDS
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.faults import InvalidParams, RangeTooWide, RpcFault
 from chain.rpc.logs import LogQuery, find_logs_between, parse_query
+from chain.rpc.peers import Peer, Room, get_peer
 from chain.rpc.session import Session
 from chain.rpc.views import view_block, view_log
 from da.foreign_json import parse_json
@@ -30,6 +34,11 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 """Between two looks for a new block: a third of a devnet's block."""
 MAX_CONNECTIONS = 256
+"""WebSockets of all peers; each may have all of them while nobody else wants one."""
+IDLE_SECONDS = 60.0
+"""A WebSocket without subscriptions that has said nothing for so long gives its place to its own peer's newcomer."""
+CLOSE_SECONDS = 5.0
+"""In which a client whose place is needed must agree to close."""
 MAX_SUBSCRIPTIONS = 64
 """Of one connection."""
 MAX_ITEMS = 2_000
@@ -68,6 +77,9 @@ class _Connection:
     """Of all connections."""
     transport: asyncio.Transport | None
     """Under the socket, to cut it off."""
+    peer: Peer
+    spoke_at: float
+    """When its client sent something last, seconds of the monotonic clock."""
     num_waiting_bytes: int = 0
     """In the queue, or being sent."""
     subscriptions: dict[str, _Subscription] = field(default_factory=dict)
@@ -83,6 +95,8 @@ class Subscriptions:
         self._dispatcher = dispatcher
         self._unsent = unsent
         self._connections: set[_Connection] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        """Of those whose place somebody else has got."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, app: web.Application) -> None:
@@ -96,33 +110,62 @@ class Subscriptions:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Serve one connection until it ends."""
-        if len(self._connections) >= MAX_CONNECTIONS:
-            return web.Response(status=503, text=f"{MAX_CONNECTIONS} WebSockets are open already: close one")
+        peer = get_peer(request.transport)
+        if len(self._connections) >= MAX_CONNECTIONS and not self._make_place(peer):
+            num_theirs = sum(each.peer == peer for each in self._connections)
+            text = f"{MAX_CONNECTIONS} WebSockets are open already, {num_theirs} of them from your address: close one"
+            return web.Response(status=503, text=text)
         socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS, max_msg_size=MAX_MESSAGE_BYTES)
         await socket.prepare(request)
-        connection = _Connection(socket, asyncio.Queue(MAX_QUEUED), self._unsent, request.transport)
+        connection = _Connection(
+            socket, asyncio.Queue(MAX_QUEUED), self._unsent, request.transport, peer, time.monotonic()
+        )
         self._connections.add(connection)
         sender = asyncio.create_task(_send_queued(connection))
         try:
             async for message in socket:
                 if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                     break
+                connection.spoke_at = time.monotonic()
                 _enqueue(connection, await self._answer(connection, message.data))
         finally:
             self._connections.discard(connection)
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
-            self._unsent.remove(connection.num_waiting_bytes)
+            self._unsent.remove(peer, connection.num_waiting_bytes)
         return socket
+
+    def _make_place(self, peer: Peer) -> bool:
+        """Close a WebSocket for a newcomer: of the peer with most, where that has more than this one would have."""
+        num_open = Counter(each.peer for each in self._connections)
+        ((greediest, most),) = num_open.most_common(1)
+        if most > num_open[peer] + 1:
+            candidates = [each for each in self._connections if each.peer == greediest]
+        else:
+            idle_since = time.monotonic() - IDLE_SECONDS
+            candidates = [
+                each
+                for each in self._connections
+                if each.peer == peer and not each.subscriptions and each.spoke_at < idle_since
+            ]
+        if not candidates:
+            return False
+        chosen = min(candidates, key=lambda each: (bool(each.subscriptions), each.spoke_at))
+        self._connections.discard(chosen)
+        task = asyncio.create_task(_close_for_another(chosen))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return True
 
     async def _answer(self, connection: _Connection, message: str | bytes) -> bytes:
         body = message.encode() if isinstance(message, str) else message
         call = _parse_subscription_call(body)
         if call is None:
-            return await self._dispatcher.answer(body)
+            return await self._dispatcher.answer(body, connection.peer)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": call.get("id")}
         try:
             params = call.get("params")
@@ -131,7 +174,9 @@ class Subscriptions:
             if call["method"] == "eth_subscribe":
                 if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
                     raise InvalidParams(f"this connection has {MAX_SUBSCRIPTIONS} subscriptions already: end one")
-                made = await self._dispatcher.read(lambda session: _make_subscription(session, params))
+                made = await self._dispatcher.read_for(
+                    connection.peer, lambda session: _make_subscription(session, params)
+                )
                 num_items = sum(each.num_items for each in (made, *connection.subscriptions.values()))
                 if num_items > MAX_ITEMS:
                     raise InvalidParams(
@@ -240,12 +285,23 @@ def _parse_subscription_call(body: bytes) -> dict[str, Any] | None:
 def _enqueue(connection: _Connection, message: bytes) -> None:
     if not message or connection.is_overflown:
         return
-    if connection.queue.full() or not connection.unsent.has_room(len(message)):
+    if connection.queue.full() or not connection.unsent.has_room(connection.peer, len(message)):
         connection.is_overflown = True
         return
     connection.queue.put_nowait(message)
     connection.num_waiting_bytes += len(message)
-    connection.unsent.add(len(message))
+    connection.unsent.add(connection.peer, len(message))
+
+
+async def _close_for_another(connection: _Connection) -> None:
+    """Say why, and cut off whoever does not agree in time."""
+    message = f"all {MAX_CONNECTIONS} places are taken and your address has most of them: try again later"
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await connection.socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=message.encode())
+    except (ConnectionError, TimeoutError):
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 async def _send_queued(connection: _Connection) -> None:
@@ -265,4 +321,4 @@ async def _send_queued(connection: _Connection) -> None:
                 connection.transport.abort()
             return
         connection.num_waiting_bytes -= len(message)
-        connection.unsent.remove(len(message))
+        connection.unsent.remove(connection.peer, len(message))

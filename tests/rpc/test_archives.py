@@ -32,6 +32,7 @@ from chain.core.types import Address, Amount, Hash, Height
 from chain.rpc import archive_leaves
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.metrics import Metrics
+from chain.rpc.peers import UNKNOWN_PEER
 from chain.store import Candidate, Store
 from chain.system import CONTRACTS
 
@@ -85,7 +86,7 @@ class Archived:
 
     def answer(self, method: str, *params: Any) -> dict[str, Any]:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        answer: dict[str, Any] = json.loads(asyncio.run(self.dispatcher.answer(body)))
+        answer: dict[str, Any] = json.loads(asyncio.run(self.dispatcher.answer(body, UNKNOWN_PEER)))
         return answer
 
     @property

@@ -21,15 +21,17 @@ from chain.rpc import connections as module
 from chain.rpc import dispatch
 from chain.rpc import filters as filters_module
 from chain.rpc.chain_methods import compute_tips
-from chain.rpc.connections import Connections, Room, read_body, send_answer
+from chain.rpc.connections import Connections, read_body, send_answer
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.filters import FilterRegistry
 from chain.rpc.logs import parse_query
 from chain.rpc.metrics import Metrics
+from chain.rpc.peers import Peer, Room
 from chain.rpc.subscriptions import Subscriptions, _Connection, _Subscription
 from chain.system import CONTRACTS
 
 DEADLINE_SECONDS = 20.0
+ONE, OTHER = Peer("192.0.2.1"), Peer("192.0.2.2")
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
@@ -189,8 +191,8 @@ async def test_answers_of_a_batch_have_a_bound(solo: Any, monkeypatch: pytest.Mo
     dispatcher = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
     calls = [{"jsonrpc": "2.0", "id": i, "method": "eth_getBlockByNumber", "params": ["0x0", False]} for i in range(9)]
     with solo.chain.lock:
-        answers = json.loads(await dispatcher.answer(json.dumps(calls).encode()))
-        alone = json.loads(await dispatcher.answer(json.dumps(calls[0]).encode()))
+        answers = json.loads(await dispatcher.answer(json.dumps(calls).encode(), ONE))
+        alone = json.loads(await dispatcher.answer(json.dumps(calls[0]).encode(), ONE))
     assert [answer["id"] for answer in answers] == list(range(9))
     refused = [answer["error"]["code"] for answer in answers if "error" in answer]
     assert 0 < len(refused) < 9
@@ -203,17 +205,17 @@ async def test_bodies_being_answered_have_a_bound(solo: Any, monkeypatch: pytest
     """Ten thousand empty lists are 30 kB on the wire and a megabyte in memory."""
     database: Any = _Database(solo.chain.store)
     upstream: Any = None
-    dispatcher = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
     monkeypatch.setattr(dispatch, "MAX_HELD_BYTES", 2_000_000)
+    dispatcher = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
     many = b'{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber","params":[%s]}'
     long = many % b",".join([b"[]"] * 5_000)
     with solo.chain.lock:
-        answers = await asyncio.gather(*(dispatcher.answer(long) for _ in range(3)))
-        after = json.loads(await dispatcher.answer(long))
+        answers = await asyncio.gather(*(dispatcher.answer(long, ONE) for _ in range(3)))
+        after = json.loads(await dispatcher.answer(long, ONE))
     codes = [json.loads(answer)["error"]["code"] for answer in answers]
     assert codes == [-32602, -32010, -32010], "the first is read: too many arguments; no room for the others"
     assert after["error"]["code"] == -32602
-    refused = json.loads(await dispatcher.answer(many % b",".join([b"[]"] * 60_000)))
+    refused = json.loads(await dispatcher.answer(many % b",".join([b"[]"] * 60_000), ONE))
     assert refused["error"]["code"] == -32600
     assert "values, at most 100000" in refused["error"]["message"]
     dispatcher.close()
@@ -231,17 +233,25 @@ async def test_searches_keep_no_read_waiting(solo: Any, monkeypatch: pytest.Monk
     monkeypatch.setitem(cast(dict[str, Any], dispatch.READ_METHODS), "eth_getLogs", search)
     dispatcher = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
     wanted = b'{"jsonrpc":"2.0","id":1,"method":"eth_getLogs","params":[{}]}'
+    number = b'{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber"}'
     with solo.chain.lock:
-        searches = [asyncio.create_task(dispatcher.answer(wanted)) for _ in range(dispatch.MAX_WAITING + 5)]
+        peers = [ONE] * (dispatch.MAX_WAITING + 5) + [OTHER] * 3
+        searches = [asyncio.create_task(dispatcher.answer(wanted, peer)) for peer in peers]
         async with asyncio.timeout(DEADLINE_SECONDS):
             for _ in range(20):
-                answer = json.loads(await dispatcher.answer(b'{"jsonrpc":"2.0","id":1,"method":"eth_blockNumber"}'))
+                answer = json.loads(await dispatcher.answer(number, ONE))
                 assert int(answer["result"], 16) == solo.chain.height
             assert not all(each.done() for each in searches)
             is_over.set()
             answers = [json.loads(each) for each in await asyncio.gather(*searches)]
-    assert sum(answer.get("result") == [] for answer in answers) == dispatch.MAX_WAITING
-    assert [answer["error"]["code"] for answer in answers if "error" in answer] == [-32010] * 5
+    assert [answer.get("result") for answer in answers[-3:]] == [[]] * 3, "places are left to another peer"
+    share = dispatch.MAX_WAITING * 3 // 4
+    assert sum(answer.get("result") == [] for answer in answers[:-3]) == share
+    refused = [answer["error"] for answer in answers if "error" in answer]
+    assert {error["code"] for error in refused} == {-32010}
+    assert {error["message"] for error in refused} == {
+        f"{share} requests from your address are being answered already; next: send again in a moment"
+    }
     dispatcher.close()
 
 
@@ -251,7 +261,7 @@ async def test_who_left_holds_no_room() -> None:
     subscription = _Subscription(subscription_id="0x1", query=None, next_height=1)
     dispatcher: Any = _Collected((1, [[b"x" * 100]]))
     socket: Any = None
-    connection = _Connection(socket, asyncio.Queue(), room, None, subscriptions={"0x1": subscription})
+    connection = _Connection(socket, asyncio.Queue(), room, None, ONE, 0.0, subscriptions={"0x1": subscription})
     subscriptions = Subscriptions(dispatcher, room)
     await subscriptions._tell([(connection, subscription)])
     assert (room.count, connection.queue.qsize()) == (0, 0)
@@ -273,7 +283,7 @@ class _Collected:
 def test_a_slow_poll_of_one_filter_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     is_asked, is_over = threading.Event(), threading.Event()
     filters = FilterRegistry(lambda: 0.0)
-    slow, quick = filters.add(parse_query({}, 0), 0), filters.add(None, 0)
+    slow, quick = filters.add(parse_query({}, 0), 0, ONE), filters.add(None, 0, ONE)
 
     def search(*arguments: Any) -> list[Any]:
         is_asked.set()

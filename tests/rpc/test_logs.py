@@ -15,6 +15,7 @@ from chain.rpc import logs
 from chain.rpc.faults import FilterNotFound, RangeTooWide
 from chain.rpc.filters import MAX_ITEMS, FilterRegistry
 from chain.rpc.logs import find_logs_between, may_match, parse_query
+from chain.rpc.peers import UNKNOWN_PEER
 
 ADDRESSES = [f"0x{number:040x}" for number in range(1, 1_001)]
 NEWEST = 3_000
@@ -78,9 +79,9 @@ def test_filters_name_a_bounded_number_of_things() -> None:
     registry = FilterRegistry(lambda: 0.0)
     chain: Any = Chain()
     query = parse_query({"address": ADDRESSES}, NEWEST)
-    kept = [registry.add(query, NEWEST) for _ in range(MAX_ITEMS // len(ADDRESSES))]
+    kept = [registry.add(query, NEWEST, UNKNOWN_PEER) for _ in range(MAX_ITEMS // len(ADDRESSES))]
     assert registry.changes(chain, kept[0]) == []
-    registry.add(query, NEWEST)
+    registry.add(query, NEWEST, UNKNOWN_PEER)
     with pytest.raises(FilterNotFound):
         registry.changes(chain, kept[1])  # polled longest ago
     assert registry.changes(chain, kept[0]) == []
