@@ -6,12 +6,14 @@ Invariant: what is returned holds at least s receipts, each verified under the t
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from da.codec import EncodedBlob
 from da.core.blob import BlobHeader, compute_blob_id, compute_shard_bytes
-from da.core.errors import NotEnoughReceipts, SeatFault
+from da.core.errors import FaultKind, NotEnoughReceipts, SeatFault
 from da.core.receipt import Receipt
 from da.core.types import Certificate, Committee, Height, ReceiptTerms, Scheme, Seat, Tier
 from da.gathering import Gathering, cancel
@@ -22,6 +24,11 @@ from da.protocol import PutRequest
 from da.shard_io import ShardBody, make_body
 from da.slab_feed import SlabFeed
 from da.slabs import Source
+
+Gathered = tuple[dict[int, Receipt], tuple[SeatFault, ...]]
+"""Receipts by seat, and why the other seats have none."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +62,16 @@ class ShardSender:
             NotEnoughReceipts: fewer than s seats signed.
         """
         terms = self._make_terms(encoded.header)
-        gathering: Gathering[Receipt] = Gathering(num_needed=self.scheme.num_signatures)
-        for seat, pieces in zip(self.committee.seats, encoded.shards, strict=True):
-            gathering.start(seat, self._send(seat, encoded.header, make_body(pieces), terms))
-        receipts, faults = await gathering.run()
-        if not faults:
+
+        async def send_to(seats: Sequence[Seat], num_needed: int, begun: set[int]) -> Gathered:
+            gathering: Gathering[Receipt] = Gathering(num_needed=num_needed)
+            for seat in seats:
+                body = make_body(encoded.shards[seat.index])
+                gathering.start(seat, self._send(seat, encoded.header, body, terms, begun))
+            return await gathering.run()
+
+        receipts, faults, is_clean = await self._gather(send_to)
+        if is_clean:
             self.pool.give_back(*encoded.parity)  # where a seat failed, its socket may still hold on to them
         return self._certify(receipts, faults, terms)
 
@@ -71,41 +83,72 @@ class ShardSender:
             SourceChanged: nothing is certified.
         """
         terms = self._make_terms(header)
-        gathering: Gathering[Receipt] = Gathering(num_needed=self.scheme.num_signatures)
-        feed = SlabFeed(
-            source=source,
-            header=header,
-            num_needed=self.scheme.num_signatures,
-            pool=self.pool,
-            executor=threads,
-            drop=gathering.drop,
-        )
-        for seat in self.committee.seats:
-            gathering.start(seat, self._send_fed(seat, header, feed, terms))
-        feeding, gathered = asyncio.create_task(feed.run()), asyncio.create_task(gathering.run())
-        try:
-            await asyncio.wait({feeding, gathered}, return_when=asyncio.FIRST_COMPLETED)
-            if feeding.done():
-                feeding.result()
-            receipts, faults = await gathered
-        finally:
-            await cancel((feeding, gathered))
+
+        async def send_to(seats: Sequence[Seat], num_needed: int, begun: set[int]) -> Gathered:
+            gathering: Gathering[Receipt] = Gathering(num_needed=num_needed)
+            feed = SlabFeed(
+                source=source,
+                header=header,
+                seats=frozenset(seat.index for seat in seats),
+                num_needed=num_needed,
+                pool=self.pool,
+                executor=threads,
+                drop=gathering.drop,
+            )
+            for seat in seats:
+                gathering.start(seat, self._send_fed(seat, header, feed, terms, begun))
+            feeding, gathered = asyncio.create_task(feed.run()), asyncio.create_task(gathering.run())
+            try:
+                await asyncio.wait({feeding, gathered}, return_when=asyncio.FIRST_COMPLETED)
+                if feeding.done():
+                    feeding.result()
+                return await gathered
+            finally:
+                await cancel((feeding, gathered))
+
+        receipts, faults, _ = await self._gather(send_to)
         return self._certify(receipts, faults, terms)
 
-    async def _send(self, seat: Seat, header: BlobHeader, body: ShardBody, terms: ReceiptTerms) -> Receipt:
+    async def _gather(
+        self, send_to: Callable[[Sequence[Seat], int, set[int]], Awaitable[Gathered]]
+    ) -> tuple[dict[int, Receipt], tuple[SeatFault, ...], bool]:
+        """Send to all seats, and say whether all was well at once.
+
+        Where a quorum is missing and connections broke while shards travelled, those without a receipt are sent theirs
+        once more. That is what a person would do, and it costs only the shards that are not kept yet.
+        """
+        seats, num_needed, begun = self.committee.seats, self.scheme.num_signatures, set[int]()
+        receipts, faults = await send_to(seats, num_needed, begun)
+        is_clean = not faults
+        if len(receipts) < num_needed and any(
+            fault.kind is FaultKind.UNREACHABLE and fault.seat in begun for fault in faults
+        ):
+            _log.info("%d of %d receipts, and connections broke: the others once more", len(receipts), num_needed)
+            left = [seat for seat in seats if seat.index not in receipts]
+            more, faults = await send_to(left, num_needed - len(receipts), begun)
+            receipts = dict(sorted({**receipts, **more}.items()))
+        return receipts, faults, is_clean
+
+    async def _send(
+        self, seat: Seat, header: BlobHeader, body: ShardBody, terms: ReceiptTerms, begun: set[int]
+    ) -> Receipt:
+        """Send a shard; ``begun`` learns of the seat when its bytes begin to travel."""
         request = PutRequest(
             blob=terms.blob, seat=seat.index, epoch=terms.epoch, tier=terms.tier, expiry=terms.expiry, header=header
         )
         deadline_seconds = compute_deadline_seconds(self.deadline_seconds, body.num_bytes)
-        return await self.links.send_shard(seat, request, body, terms=terms, deadline_seconds=deadline_seconds)
+        noted = body.call_when_opened(lambda: begun.add(seat.index))
+        return await self.links.send_shard(seat, request, noted, terms=terms, deadline_seconds=deadline_seconds)
 
-    async def _send_fed(self, seat: Seat, header: BlobHeader, feed: SlabFeed, terms: ReceiptTerms) -> Receipt:
+    async def _send_fed(
+        self, seat: Seat, header: BlobHeader, feed: SlabFeed, terms: ReceiptTerms, begun: set[int]
+    ) -> Receipt:
         body = ShardBody(
             num_bytes=compute_shard_bytes(header.size_bytes, header.num_data),
             open_pieces=lambda: feed.iterate(seat.index),
         )
         try:
-            return await self._send(seat, header, body, terms)
+            return await self._send(seat, header, body, terms, begun)
         finally:
             await feed.leave(seat.index)
 

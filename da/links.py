@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -45,6 +46,11 @@ MAX_CONNECTIONS = 256
 READ_BUFFER_BYTES = 1 << 20
 """Bytes taken from a socket before the reader must catch up; k fetches hold k of these."""
 
+T = TypeVar("T")
+
+Way = tuple[Address, socket.socket]
+"""A bulk port and a connection to it."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -69,26 +75,24 @@ class SeatLinks:
         self, seat: Seat, request: PutRequest, body: ShardBody, *, terms: ReceiptTerms, deadline_seconds: float
     ) -> Receipt:
         """Put a shard and return the verified receipt; raises ``SeatFailed``."""
-        way, began, is_opened = await self._connect(seat, body.num_bytes), _now(), False
+        is_opened = False
 
-        def open_pieces() -> AsyncIterator[memoryview]:
+        def note() -> None:
             nonlocal is_opened
             is_opened = True
-            return body.open_pieces()
 
-        if way is not None:
-            noted = replace(body, open_pieces=open_pieces)
-            try:
-                return await bulk_calls.send_shard(
-                    self._get_bulk(), *way, seat, request, noted, terms=terms, deadline_seconds=deadline_seconds
-                )
-            except SeatFailed as failure:
-                self.leave_bulk(seat, failure)
-                deadline_seconds -= _now() - began
-                if (is_opened and not body.can_repeat) or deadline_seconds <= 0:
-                    raise
-        return await node_calls.send_shard(
-            self.get_session(), seat, request, body, terms=terms, deadline_seconds=deadline_seconds
+        noted = body.call_when_opened(note)
+        return await self._try_bulk(
+            seat,
+            body.num_bytes,
+            lambda way, left_seconds: bulk_calls.send_shard(
+                self._get_bulk(), *way, seat, request, noted, terms=terms, deadline_seconds=left_seconds
+            ),
+            lambda left_seconds: node_calls.send_shard(
+                self.get_session(), seat, request, body, terms=terms, deadline_seconds=left_seconds
+            ),
+            deadline_seconds=deadline_seconds,
+            can_repeat=lambda: body.can_repeat or not is_opened,
         )
 
     async def send_batch(
@@ -110,54 +114,58 @@ class SeatLinks:
         progress: Progress,
     ) -> None:
         """Get the seat's shard into ``pieces``, checked against its root; raises ``SeatFailed``."""
-        way, began = await self._connect(seat, compute_shard_bytes(header.size_bytes, header.num_data)), _now()
-        if way is not None:
-            try:
-                await bulk_calls.fetch_shard(
-                    self._get_bulk(),
-                    *way,
-                    seat,
-                    blob,
-                    header,
-                    pieces,
-                    deadline_seconds=deadline_seconds,
-                    progress=progress,
-                    threads=self._threads,
-                )
-                return
-            except SeatFailed as failure:
-                self.leave_bulk(seat, failure)
-                deadline_seconds -= _now() - began
-                if deadline_seconds <= 0:
-                    raise
-                progress.num_bytes = 0
-        await node_calls.fetch_shard(
-            self.get_session(),
+
+        async def fetch_by_http(left_seconds: float) -> None:
+            progress.num_bytes = 0
+            await node_calls.fetch_shard(
+                self.get_session(),
+                seat,
+                blob,
+                header,
+                pieces,
+                deadline_seconds=left_seconds,
+                progress=progress,
+                threads=self._threads,
+            )
+
+        await self._try_bulk(
             seat,
-            blob,
-            header,
-            pieces,
+            compute_shard_bytes(header.size_bytes, header.num_data),
+            lambda way, left_seconds: bulk_calls.fetch_shard(
+                self._get_bulk(),
+                *way,
+                seat,
+                blob,
+                header,
+                pieces,
+                deadline_seconds=left_seconds,
+                progress=progress,
+                threads=self._threads,
+            ),
+            fetch_by_http,
             deadline_seconds=deadline_seconds,
-            progress=progress,
-            threads=self._threads,
         )
 
     async def open_stream(
         self, seat: Seat, blob: BlobId, *, start: int, num_bytes: int, deadline_seconds: float
     ) -> ShardStream:
-        """Ask for the last ``num_bytes`` of the seat's shard, from ``start`` on; raises ``SeatFailed``."""
-        way = await self._connect(seat, num_bytes)
-        if way is not None:
-            try:
-                stream = await bulk_calls.open_stream(
-                    way[1], seat, blob, start=start, num_bytes=num_bytes, deadline_seconds=deadline_seconds
-                )
-                return _ContinuedStream(self, seat, blob, start, deadline_seconds, stream)
-            except SeatFailed as failure:
-                self.leave_bulk(seat, failure)
-        return await node_calls.open_stream(
-            self.get_session(), seat, blob, start=start, deadline_seconds=deadline_seconds
-        )
+        """Ask for the last ``num_bytes`` of the seat's shard, from ``start`` on; raises ``SeatFailed``.
+
+        Asking and each later read have the whole of ``deadline_seconds``.
+        """
+
+        async def open_by_bulk(way: Way, _: float) -> ShardStream:
+            stream = await bulk_calls.open_stream(
+                way[1], seat, blob, start=start, num_bytes=num_bytes, deadline_seconds=deadline_seconds
+            )
+            return _ContinuedStream(self, seat, blob, start, deadline_seconds, stream)
+
+        async def open_by_http(_: float) -> ShardStream:
+            return await node_calls.open_stream(
+                self.get_session(), seat, blob, start=start, deadline_seconds=deadline_seconds
+            )
+
+        return await self._try_bulk(seat, num_bytes, open_by_bulk, open_by_http, deadline_seconds=deadline_seconds)
 
     async def fetch_header(self, seat: Seat, blob: BlobId, *, deadline_seconds: float) -> BlobHeader:
         """Get the blob's header, checked against its id; raises ``SeatFailed``."""
@@ -203,7 +211,32 @@ class SeatLinks:
             self._bulk = BulkConnections(self.traffic)
         return self._bulk
 
-    async def _connect(self, seat: Seat, num_bytes: int) -> tuple[Address, socket.socket] | None:
+    async def _try_bulk(
+        self,
+        seat: Seat,
+        num_bytes: int,
+        by_bulk: Callable[[Way, float], Awaitable[T]],
+        by_http: Callable[[float], Awaitable[T]],
+        *,
+        deadline_seconds: float,
+        can_repeat: Callable[[], bool] = lambda: True,
+    ) -> T:
+        """Take the bulk port where there is one, and HTTP where not, or for what is left of the time when that breaks.
+
+        Raises: SeatFailed: the seat has said it itself, no time is left, or what was begun can't be repeated.
+        """
+        way, began = await self._connect(seat, num_bytes), _now()
+        if way is not None:
+            try:
+                return await by_bulk(way, deadline_seconds)
+            except SeatFailed as failure:
+                self.leave_bulk(seat, failure)
+                deadline_seconds -= _now() - began
+                if deadline_seconds <= 0 or not can_repeat():
+                    raise
+        return await by_http(deadline_seconds)
+
+    async def _connect(self, seat: Seat, num_bytes: int) -> Way | None:
         """Return a connection to the seat's bulk port, or None: take HTTP."""
         if not self.has_bulk or num_bytes < BULK_MIN_BYTES:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from da.core.merkle import RootBuilder
@@ -33,6 +33,15 @@ class ShardBody:
     """Yields them in order; a piece stays valid until the one after the next is asked for."""
     can_repeat: bool = False
     """Whether they can be opened again after some were taken."""
+
+    def call_when_opened(self, note: Callable[[], None]) -> ShardBody:
+        """Return the same body, which calls ``note`` when its first piece is about to be sent."""
+
+        def open_pieces() -> AsyncIterator[memoryview]:
+            note()
+            return self.open_pieces()
+
+        return replace(self, open_pieces=open_pieces)
 
 
 class ShardStream(Protocol):

@@ -69,18 +69,21 @@ class SlabFeed:
 
     source: Source
     header: BlobHeader
+    seats: frozenset[int]
+    """Those that get their shard."""
     num_needed: int
-    """s: so many seats wait for no slower one."""
+    """So many of them wait for no slower one."""
     pool: BufferPool
     executor: Executor | None = None
     drop: Callable[[int], None] = lambda _: None
     """Called with a seat that is left behind."""
     _active: set[int] = field(default_factory=set)
     _ready: dict[int, _Ready] = field(default_factory=dict)
+    _num_coded: int = 0
     _change: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def __post_init__(self) -> None:
-        self._active = set(range(self.header.num_shards))
+        self._active = set(self.seats)
 
     async def run(self) -> None:
         """Read, code and publish slabs until all are sent or nobody is left."""
@@ -93,17 +96,25 @@ class SlabFeed:
             buffers = await loop.run_in_executor(self.executor, self._code, slab)
             async with self._change:
                 self._ready[number] = _Ready(buffers, set(self._active), loop.time())
+                self._num_coded = number + 1
                 self._change.notify_all()
         while self._ready:
             await self._wait_for_room(min(self._ready) + WINDOW_SLABS)
 
     async def iterate(self, seat: int) -> AsyncIterator[memoryview]:
-        """Yield the pieces of the seat's shard; a piece stays valid until the one after the next is asked for."""
+        """Yield the pieces of the seat's shard; a piece stays valid until the one after the next is asked for.
+
+        Raises:
+            ConnectionResetError: it is opened again, as an HTTP library does by itself, when its first slabs are gone.
+        """
         slabs = iterate_slabs(self.header.size_bytes, num_data=self.header.num_data, num_shards=self.header.num_shards)
         for number, _ in enumerate(slabs):
             async with self._change:
-                await self._change.wait_for(lambda at=number: at in self._ready)  # type: ignore[misc]
-                piece = self._ready[number].buffers[seat]
+                await self._change.wait_for(lambda at=number: at < self._num_coded)  # type: ignore[misc]
+                ready = self._ready.get(number)
+                if ready is None or seat not in ready.readers:  # waiting for it would hold back everybody
+                    raise ConnectionResetError(f"slab {number} has been sent and is gone")
+                piece = ready.buffers[seat]
             yield piece
             if number:
                 await self._release(number - 1, seat)
@@ -137,7 +148,7 @@ class SlabFeed:
         oldest = number - WINDOW_SLABS
         quorum_since: float | None = None
         while (ready := self._ready.get(oldest)) is not None:
-            done = self.header.num_shards - len(ready.readers)
+            done = len(self.seats) - len(ready.readers)
             if done >= self.num_needed and quorum_since is None:
                 quorum_since = loop.time()
             timeout = None
@@ -150,7 +161,7 @@ class SlabFeed:
                         await self.leave(seat)
                     continue
             async with self._change:
-                if self._ready.get(oldest) is not ready or self.header.num_shards - len(ready.readers) != done:
+                if self._ready.get(oldest) is not ready or len(self.seats) - len(ready.readers) != done:
                     continue
                 try:
                     async with asyncio.timeout(timeout):

@@ -29,6 +29,7 @@ from da.core.scheme import compute_scheme
 from da.core.types import Height, Tier
 from da.folding import make_seed
 from da.protocol import Refusal
+from da.slab_feed import SlabFeed
 from da.slabs import FileSource, MemorySource, iterate_slabs
 
 DATA = random.Random(4).randbytes(1_234_567)
@@ -263,6 +264,67 @@ async def test_tried_again_only_missing_shards_are_sent(four: Any, disperse: Any
     sent = [node.num_body_bytes - old for node, old in zip(four.nodes, before, strict=True)]
     shard_bytes = blob_module.compute_shard_bytes(len(DATA), 2)
     assert sent == [0, shard_bytes, shard_bytes, 0]
+
+
+def reset_in_the_middle(node: Any, *, times: int, after_bytes: int = 50_000) -> list[int]:
+    """Let a node cut the connection in the middle of a shard, so many times; return the list of its cuts."""
+    cuts: list[int] = []
+
+    async def reset(request: web.Request) -> web.StreamResponse | None:
+        assert request.transport is not None
+        if len(cuts) == times:
+            return None
+        cuts.append(request.content_length or 0)
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await request.content.readexactly(after_bytes)
+        request.transport.abort()
+        return web.Response(status=500)
+
+    node.put_fault = reset
+    return cuts
+
+
+@pytest.mark.parametrize("size", [200_000, len(DATA)], ids=["in memory", "slab by slab"])
+async def test_connections_that_are_reset_cost_no_quorum(four: Any, disperse: Any, fakes: Any, size: int) -> None:
+    """Two of four: what is left is sent once more, and who has its shard is not asked again."""
+    cuts = [reset_in_the_middle(four.nodes[index], times=1) for index in (1, 2)]
+    dispersal = await disperse(four, MemorySource(DATA[:size]))
+    assert [len(each) for each in cuts] == [1, 1]
+    verify_certificate(dispersal.certificate, four.committee, genesis_hash=fakes.GENESIS, height=Height(1))
+    assert dispersal.faults == ()
+    shard_bytes = blob_module.compute_shard_bytes(size, 2)
+    assert [node.num_body_bytes for node in four.nodes] == [shard_bytes] * 4
+
+
+async def test_a_body_that_is_opened_again_holds_nobody_back(four: Any, disperse: Any, fakes: Any) -> None:
+    """An HTTP library sends again by itself where the connection is not new: the first slabs are gone by then."""
+    reset_in_the_middle(four.nodes[1], times=1, after_bytes=500_000)
+    since = asyncio.get_running_loop().time()
+    dispersal = await disperse(four)
+    assert asyncio.get_running_loop().time() - since < 4.0  # the deadline is 5 s and more
+    assert kinds(dispersal.faults) in ({}, {1: FaultKind.UNREACHABLE})
+    verify_certificate(dispersal.certificate, four.committee, genesis_hash=fakes.GENESIS, height=Height(1))
+
+
+async def test_connections_that_are_reset_again_and_again_end_it(four: Any, disperse: Any) -> None:
+    cuts = [reset_in_the_middle(four.nodes[index], times=9) for index in (1, 2)]
+    with pytest.raises(NotEnoughReceipts) as caught:
+        await disperse(four)
+    assert all(2 <= len(each) <= 4 for each in cuts), "the HTTP library asks once more by itself"
+    assert kinds(caught.value.faults) == {1: FaultKind.UNREACHABLE, 2: FaultKind.UNREACHABLE}
+
+
+async def test_dead_seats_are_not_sent_to_again(four: Any, disperse: Any) -> None:
+    for index in (1, 2):
+        await four.kill(index)
+    asked = reset_in_the_middle(four.nodes[0], times=0)
+    with (
+        mock.patch.object(SlabFeed, "run", autospec=True, side_effect=SlabFeed.run) as runs,
+        pytest.raises(NotEnoughReceipts) as caught,
+    ):
+        await disperse(four)
+    assert (runs.call_count, asked) == (1, [])
+    assert {1, 2} <= set(kinds(caught.value.faults))
 
 
 async def test_a_full_disk_names_the_file_and_leaves_none(
