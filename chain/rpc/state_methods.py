@@ -23,6 +23,7 @@ from chain.core.executor import CallResult, Watch, simulate_call
 from chain.core.hashing import keccak256
 from chain.core.records import AccessList
 from chain.core.types import Address, Amount
+from chain.rpc.block_overrides import override_block
 from chain.rpc.faults import CallFailed, CallRefused, CallTooLong, InvalidParams, Reverted
 from chain.rpc.heads import CallKey
 from chain.rpc.overrides import check_overrides, override
@@ -149,8 +150,6 @@ def _overridable(method: Method) -> Method:
 def call(session: Session, params: Params) -> str:
     """eth_call; a call to an address without a contract returns no data, as on Ethereum."""
     params.at_most(4)
-    if params.raw(3, "block overrides", None):
-        raise InvalidParams("block overrides are not supported: leave them out")
     key = _make_key(params)
     known = session.head.answers.get(key) if key is not None else None
     if known is not None:
@@ -165,15 +164,18 @@ def call(session: Session, params: Params) -> str:
 
 @_overridable
 def estimate_gas(session: Session, params: Params) -> str:
-    """eth_estimateGas: a limit with which the transaction succeeds in the next block."""
-    params.at_most(3)
+    """eth_estimateGas: a limit with which the transaction succeeds in the next block, or in one that is as wanted."""
+    params.at_most(4)
     request = parse_call(params.raw(0, "transaction"))
     view = _open_overridden(session, params)
     request = _cap_gas(session, view, request)
+    is_chosen = bool(params.raw(3, "block overrides", None))
     try:
         estimate, result = compute_estimate(
             view.state,
-            session.snapshot.environment(is_pending=True) if view.is_newest else view.evm_environment(),
+            view.evm_environment()
+            if is_chosen or not view.is_newest
+            else session.snapshot.environment(is_pending=True),
             sender=request.sender,
             to=request.to,
             value=request.value,
@@ -252,8 +254,10 @@ def _suggest_tip(session: Session) -> int:
 
 
 def _open_overridden(session: Session, params: Params) -> StateView:
-    """Return the state of the second parameter, with the third's accounts as the client wants them."""
+    """Return the state of the second parameter, with the third's accounts and the fourth's block as wanted."""
     view = open_view(session, params, 1)
+    if block := params.raw(3, "block overrides", None):
+        view = replace(view, environment=override_block(view.environment, block))
     chosen = check_overrides(params.raw(2, "state overrides", None), session.contracts)
     if not chosen:
         return view
@@ -265,7 +269,7 @@ def _make_key(params: Params) -> CallKey | None:
     transaction, block = params.raw(0, "transaction"), params.raw(1, "block", "latest")
     if not isinstance(transaction, dict) or not is_newest_tag(block) or not transaction.keys() <= _KEY_FIELDS:
         return None
-    if params.raw(2, "state overrides", None):
+    if params.raw(2, "state overrides", None) or params.raw(3, "block overrides", None):
         return None
     key = tuple(transaction.get(name) for name in _KEY_ORDER)
     return key if all(text is None or isinstance(text, str) for text in key) else None

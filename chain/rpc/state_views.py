@@ -31,8 +31,12 @@ class StateView:
     is_newest: bool
 
     def evm_environment(self) -> BlockEnvironment:
-        """Return the environment of a call that may run users' code."""
-        return replace(self.environment, read_block_hash=self.snapshot.find_block_hash)
+        """Return the environment of a call that may run users' code; it sees no block that is newer than the state."""
+
+        def read_block_hash(height: int) -> bytes | None:
+            return self.snapshot.find_block_hash(height) if height <= self.height else None
+
+        return replace(self.environment, read_block_hash=read_block_hash)
 
 
 def open_view(session: Session, params: Params, index: int) -> StateView:

@@ -286,8 +286,90 @@ def test_invalid_overrides_are_named(solo: Any) -> None:
         answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", overrides)
         assert answer["error"]["code"] == -32602, overrides
         assert said in answer["error"]["message"]
-    answer = ask(solo.url, "eth_call", {"to": NOBODY}, "latest", None, {"number": "0x1"})
-    assert "block overrides are not supported" in answer["error"]["message"]
+
+
+def test_a_call_sees_a_block_as_the_client_wants_it(solo: Any) -> None:
+    """Each opcode that tells of the block; under go-ethereum's names of today and of before."""
+    recipient, seed = "0x" + "66" * 20, "0x" + "5a" * 32
+    names = ("number", "time", "gasLimit", "feeRecipient", "prevRandao", "baseFeePerGas")
+    opcodes = ("43", "42", "45", "41", "44", "48")
+    chosen = dict(zip(names, ("0x7fffffffffffffff", hex(2**64 - 1), "0x1234", recipient, seed, "0x7"), strict=True))
+    code = "".join(f"{opcode}60{32 * index:02x}52" for index, opcode in enumerate(opcodes)) + "60c05ff3"
+
+    def call(overrides: Any, method: str = "eth_call") -> Any:
+        return result(solo.url, method, {"to": NOBODY}, "latest", {NOBODY: {"code": "0x" + code}}, overrides)
+
+    def words(answer: str) -> list[int]:
+        return [int(answer[2 + 64 * index : 66 + 64 * index], 16) for index in range(6)]
+
+    block = result(solo.url, "eth_getBlockByNumber", "latest", False)
+    plain = words(call(None))
+    assert plain == words(call({}))
+    assert plain[:4] == [int(block[name], 16) for name in ("number", "timestamp", "gasLimit", "miner")]
+    assert words(call(chosen)) == [int(value, 16) for value in chosen.values()]
+    for index, name in enumerate(names):
+        changed = words(call({name: chosen[name]}))
+        assert changed[index] == int(chosen[name], 16)
+        assert [word for at, word in enumerate(changed) if at != index] == [
+            word for at, word in enumerate(plain) if at != index
+        ]
+    old = {"coinbase": recipient, "random": seed, "baseFee": "0x7"}
+    assert words(call(old))[3:] == [int(value, 16) for value in old.values()]
+    assert call(None) == call({"number": None})
+    # an estimate, and a past block
+    late = "0x620f42404311600c575f5ffd5b00"  # PUSH3 1000000 NUMBER GT PUSH1 12 JUMPI revert; JUMPDEST STOP
+    override = {NOBODY: {"code": late}}
+    refused = ask(solo.url, "eth_estimateGas", {"to": NOBODY}, "latest", override)
+    assert refused["error"]["code"] == 3
+    needed = result(solo.url, "eth_estimateGas", {"to": NOBODY}, "latest", override, {"number": hex(10**6 + 1)})
+    assert 21_000 < int(needed, 16) < 22_000
+    first = result(solo.url, "eth_call", {"to": NOBODY}, "earliest", {NOBODY: {"code": "0x" + code}}, {"time": "0x9"})
+    assert words(first)[:2] == [0, 9]
+
+
+def test_a_call_in_a_later_block_sees_the_hashes_there_are(solo: Any) -> None:
+    ask_hash = {NOBODY: {"code": "0x5f35405f5260205ff3"}}  # BLOCKHASH of the first word
+    newest = result(solo.url, "eth_getBlockByNumber", "latest", False)
+    number = int(newest["number"], 16)
+
+    def call(wanted: int, *overrides: Any) -> Any:
+        fields = {"to": NOBODY, "data": f"0x{wanted:064x}"}
+        return result(solo.url, "eth_call", fields, newest["number"], ask_hash, *overrides)
+
+    nothing = "0x" + "00" * 32
+    assert call(number) == nothing, "no block knows its own"
+    assert call(number, {"number": hex(number + 1)}) == newest["hash"]
+    assert call(number + 1, {"number": hex(number + 9)}) == nothing, "not there yet"
+    assert call(number, {"number": hex(number + 300)}) == nothing, "out of reach"
+    estimate = [{"to": NOBODY, "data": f"0x{number + 1:064x}"}, newest["number"], ask_hash, {"number": hex(number + 9)}]
+    assert int(result(solo.url, "eth_estimateGas", *estimate), 16) > 21_000
+
+
+def test_a_view_of_a_system_contract_is_asked_for_another_block(solo: Any) -> None:
+    """No answer of before stands in for it, nor it for a later one."""
+    view = {"to": STAKING, "data": "0x" + selector("totalBonded()")}
+    plain = result(solo.url, "eth_call", view, "latest")
+    assert result(solo.url, "eth_call", view, "latest", None, {"number": "0xffff"}) == plain
+    assert result(solo.url, "eth_call", view, "latest") == plain
+
+
+def test_invalid_block_overrides_are_named(solo: Any) -> None:
+    for overrides, said in (
+        ([1], "block overrides are '[1]', expected {number, time, ...}"),
+        ({"numbr": "0x1"}, "unknown block override 'numbr', did you mean number?"),
+        ({"number": 1}, "number is '1', expected a quantity"),
+        ({"number": hex(2**63)}, "number is 0x8000000000000000, expected 0x0 .. 0x7fffffffffffffff"),
+        ({"time": "soon"}, "time is 'soon'"),
+        ({"feeRecipient": "0x12"}, "feeRecipient has 1 bytes, expected 20"),
+        ({"prevRandao": "0x12"}, "prevRandao has 1 bytes, expected 32"),
+        ({"baseFee": "0x1", "baseFeePerGas": "0x2"}, "name baseFeePerGas twice"),
+        ({"blobBaseFee": "0x1"}, "blobBaseFee is not supported: there are no blobs"),
+        ({"difficulty": "0x1"}, "difficulty is not supported"),
+    ):
+        for method in ("eth_call", "eth_estimateGas"):
+            answer = ask(solo.url, method, {"to": NOBODY}, "latest", None, overrides)
+            assert answer["error"]["code"] == -32602, overrides
+            assert said in answer["error"]["message"]
 
 
 def test_overridden_balances_that_no_account_can_hold(solo: Any) -> None:
