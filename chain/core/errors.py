@@ -39,6 +39,9 @@ from typing import ClassVar
 CODESPACE = "archipelago"
 """Name space of the codes below in ABCI results."""
 
+_KNOWN_TYPES = {3: "EIP-4844, blobs", 4: "EIP-7702, set code"}
+"""Of Ethereum, and not here."""
+
 CODE_EXECUTION_FAILED = 1
 """Result code of a transaction that was executed and failed: it has a receipt with status 0."""
 
@@ -88,7 +91,12 @@ class UnsupportedTransactionType(InvalidTransaction):
 
     def __init__(self, got: int) -> None:
         """Keep the type."""
-        super().__init__(f"transaction type {got} is not supported; next: send type 2 (EIP-1559), 1 or legacy")
+        known = _KNOWN_TYPES.get(got)
+        name = f"{got} ({known})" if known else str(got)
+        super().__init__(
+            f"transaction type {name} is not supported;"
+            " next: send type 2 (EIP-1559), type 1 (EIP-2930) or a legacy one with a chain id (EIP-155)"
+        )
         self.got = got
 
 

@@ -41,6 +41,12 @@ MAX_ACCESS_LIST_RUNS = 8
 """Until eth_createAccessList's list must be complete: each run may only add to it."""
 CLIENT_VERSION = "archipelago/0.1.0/python"
 
+_ABSENT_FIELDS = {
+    "authorizationList": "4 (EIP-7702, set code)",
+    "blobVersionedHashes": "3 (EIP-4844, blobs)",
+    "blobs": "3 (EIP-4844, blobs)",
+}
+"""Whoever gave them would get the answer to another question."""
 _ZERO_ADDRESS = Address(bytes(20))
 _KEY_ORDER = ("to", "data", "input", "from", "value", "gas")
 _KEY_FIELDS = frozenset(_KEY_ORDER)
@@ -220,6 +226,9 @@ def parse_call(value: Any) -> CallRequest:
     """Read a transaction object; fees and nonce are not looked at."""
     if not isinstance(value, dict):
         raise InvalidParams(f"transaction is {str(value)[:80]!r}, expected an object")
+    for name, kind in _ABSENT_FIELDS.items():
+        if value.get(name):
+            raise InvalidParams(f"transaction has {name}, and type {kind} is not supported here: leave it out")
     data, data_in_input = value.get("data"), value.get("input")
     if data is not None and data_in_input is not None and data != data_in_input:
         raise InvalidParams("transaction has both data and input, and they differ")

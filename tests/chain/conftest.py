@@ -69,6 +69,13 @@ def alice() -> Signer:
 
 
 @pytest.fixture(scope="session")
+def set_code(alice: Signer) -> bytes:
+    """A signed transaction of type 4, as a wallet makes it (EIP-7702)."""
+    authorization = Account.sign_authorization({"chainId": EVM_CHAIN_ID, "address": bytes(BOB), "nonce": 1}, alice.key)
+    return alice.raw(0, type=4, authorizationList=[authorization], gas=100_000)
+
+
+@pytest.fixture(scope="session")
 def carol() -> Signer:
     """A second funded key."""
     return Signer(b"\x02" * 32)

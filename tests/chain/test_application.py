@@ -24,7 +24,7 @@ from chain.abci.errors import OutOfOrder, UnsupportedAbciVersion
 from chain.abci.evm_work import MAX_CONTRACTS, EvmWork
 from chain.abci.verdicts import VerdictCache
 from chain.core import transactions
-from chain.core.errors import BlockGasExhausted, WrongChainId
+from chain.core.errors import BlockGasExhausted, UnsupportedTransactionType, WrongChainId
 from chain.core.genesis import process_genesis
 from chain.core.records import Transaction
 from chain.core.smt import EMPTY, Proof, verify
@@ -83,6 +83,21 @@ def test_block_is_executed_committed_and_remembered(driver: Driver, store: Store
     assert len(block.transactions) == 2
     info = driver.application.process_info(pb.RequestInfo())
     assert (info.last_block_height, info.last_block_app_hash) == (1, driver.app_hash)
+
+
+def test_a_type_that_is_not_supported_is_refused_wherever_it_comes(driver: Driver, alice: Any, set_code: bytes) -> None:
+    """Told to its sender; in a block, where a stranger's proposal may put it, a no-op that leaves the nonce."""
+    checked = driver.check(set_code)
+    assert checked.code == UnsupportedTransactionType.code
+    assert checked.log.startswith("transaction type 4 (EIP-7702, set code) is not supported; next: send type 2")
+    assert driver.application.get_checker().check(set_code)[0] == checked.code
+    assert driver.prepare([set_code]) == []
+    proposal = pb.RequestProcessProposal(txs=[set_code, alice.raw(0)], height=1)
+    answer = driver.application.process_process_proposal(proposal)
+    assert answer.status == pb.ResponseProcessProposal.ACCEPT
+    results = driver.block([set_code, alice.raw(0)]).tx_results
+    assert [result.code for result in results] == [checked.code, 0]
+    assert results[0].log == checked.log
 
 
 def test_empty_blocks_leave_the_app_hash(driver: Driver) -> None:

@@ -106,6 +106,19 @@ def test_invalid_type(kind: int, alice: Any) -> None:
         decode_transaction(bytes((kind,)) + alice.raw(0)[1:], CHAIN_ID)
 
 
+def test_invalid_type_that_ethereum_has_is_named(alice: Any, set_code: bytes) -> None:
+    """Whatever follows the type's byte."""
+    said = (
+        r"transaction type 4 \(EIP-7702, set code\) is not supported;"
+        r" next: send type 2 \(EIP-1559\), type 1 \(EIP-2930\) or a legacy one with a chain id \(EIP-155\)$"
+    )
+    for raw in (set_code, b"\x04", b"\x04\xc0", set_code[:-1]):
+        with pytest.raises(errors.UnsupportedTransactionType, match=said):
+            decode_transaction(raw, CHAIN_ID)
+    with pytest.raises(errors.UnsupportedTransactionType, match=r"type 3 \(EIP-4844, blobs\) is not"):
+        decode_transaction(b"\x03\xc0", CHAIN_ID)
+
+
 def test_invalid_high_s_twin(alice: Any) -> None:
     items = _fields(alice.raw(0))
     s = int.from_bytes(items[11], "big")

@@ -323,6 +323,22 @@ def test_refused_transaction_carries_the_reason_of_the_application(solo: Any) ->
         solo.client.request("eth_sendRawTransaction", "0x" + signed.raw_transaction.hex())
 
 
+def test_a_set_code_transaction_is_refused_by_name(solo: Any) -> None:
+    """EIP-7702: as eth-account signs it, and as a wallet asks for its gas."""
+    account = Account.create()
+    authorization = account.sign_authorization({"chainId": 4242, "address": NOBODY, "nonce": 1})
+    fields = {"to": to_checksum_address(NOBODY), "value": 0, "gas": 100_000, "nonce": 0, "chainId": 4242, "type": 4}
+    fees = {"maxFeePerGas": 10**10, "maxPriorityFeePerGas": 0}
+    signed = account.sign_transaction({**fields, **fees, "authorizationList": [authorization]})
+    error = error_of(solo.url, "eth_sendRawTransaction", "0x" + signed.raw_transaction.hex())
+    assert (error["code"], error["data"]["abciCode"]) == (-32000, 5)
+    assert "transaction type 4 (EIP-7702, set code) is not supported; next: send type 2" in error["message"]
+    for method in ("eth_call", "eth_estimateGas", "eth_createAccessList"):
+        error = error_of(solo.url, method, {"to": NOBODY, "authorizationList": [{"address": NOBODY}]})
+        assert (error["code"], "type 4 (EIP-7702, set code)" in error["message"]) == (-32602, True)
+    assert call(solo.url, "eth_call", {"to": NOBODY, "authorizationList": []})["result"] == "0x"
+
+
 def test_slow_reader_of_an_answer_holds_no_snapshot(solo: Any) -> None:
     body = json.dumps(
         [{"jsonrpc": "2.0", "id": i, "method": "eth_getBlockByNumber", "params": ["latest", True]} for i in range(200)]
