@@ -80,6 +80,7 @@ def _describe(status: dict[str, Any]) -> list[tuple[str, str]]:
         ("used", f"{used} of {capacity}, {space['num_shards']} shards"),
         ("free on disk", format_size(space["free_disk_bytes"])),
         *_describe_disk(status["disk"]),
+        *_describe_memory(status.get("memory")),
         ("tiers", ", ".join(f"{tier['name']} {format_size(tier['used_bytes'])}" for tier in status["tiers"])),
         ("repair", "{rebuilt} rebuilt, {failed} failed, {losses} losses noticed".format(**status["repair"])),
         ("audits", "{leaves_good} leaves good, {leaves_failed} failed, {liars_named} liars".format(**status["audits"])),
@@ -92,6 +93,14 @@ def _describe_disk(disk: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     times = f"{disk['failures']} failures, the last {disk['last_seconds_ago']} s ago: {disk['last_failure']}"
     return [("disk", f"{times}; next: see the system's log, then storage-node doctor")]
+
+
+def _describe_memory(memory: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if not memory:
+        return []
+    used, most = format_size(memory["used_bytes"]), format_size(memory["max_bytes"])
+    lost = ", not there any more; next: mount it again and restart the node"
+    return [("in memory", f"{used} of {most} in {memory['path']}{'' if memory['is_there'] else lost}")]
 
 
 def _describe_income(income: dict[str, Any]) -> str:

@@ -145,6 +145,10 @@ class Disk:
         stats = os.statvfs(self.home)
         return stats.f_bavail * stats.f_frsize
 
+    def get_memory_status(self) -> dict[str, int | str | bool] | None:
+        """Return how the memory file system is, None where the node uses none."""
+        return None if self._ram is None else self._ram.get_status()
+
     def create_staging(self, *, synced_bytes: int = 0) -> StagingFile:
         """Return a new file in the staging directory; so many bytes of it will be synced."""
         return StagingFile(self._name_staging(), synced_bytes=synced_bytes)

@@ -30,6 +30,7 @@ def render_page(status: dict[str, Any]) -> str:
             "scrub",
             "space",
             "disk",
+            *(("memory",) if status["memory"] else ()),
             "collector",
             "chain",
             "node",

@@ -28,6 +28,12 @@ NAME_FILE = "ram"
 MAX_NAME_BYTES = 4096
 """Of that file: the name takes 28."""
 
+MOUNTS = Path("/proc/self/mountinfo")
+"""Linux; a line a mount: number, parent, major:minor, root, place, options, -, kind (proc_pid_mountinfo(5))."""
+
+MEMORY_KINDS = frozenset({"tmpfs", "ramfs"})
+"""File systems that are gone with the power, and fast until then."""
+
 
 class RamFolder:
     """One home's part of a memory file system; thread-safe."""
@@ -36,7 +42,8 @@ class RamFolder:
         """Keep at most ``max_bytes`` in a folder of ``parent`` that is ``home``'s alone; raises ``OSError``."""
         self.path = parent.resolve() / _provide_name(home)
         self.path.mkdir(mode=0o700, exist_ok=True)  # a missing parent is a mistyped one, or not mounted
-        _check_own(self.path)
+        self._identity = _check_own(self.path)
+        self._was_there = True
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._coming_bytes = 0
@@ -50,8 +57,10 @@ class RamFolder:
     def reserve(self, num_bytes: int) -> tuple[Path, Callable[[], None]] | None:
         """Set room aside for a body; return where it may be written and what gives the room back; None: no room."""
         try:
-            stats = os.statvfs(self.path)
-        except OSError:  # it is gone
+            is_there, stats = self.is_there(), os.statvfs(self.path)
+        except OSError:  # it went away between the two
+            return None
+        if not is_there:
             return None
         with self._lock:
             coming = self._coming_bytes + num_bytes
@@ -64,6 +73,31 @@ class RamFolder:
                 self._coming_bytes -= num_bytes
 
         return self.path / f"{secrets.token_hex(16)}.part", release
+
+    def is_there(self) -> bool:
+        """Tell whether the folder is the one that was opened: after an unmount, a disk may have one of its name."""
+        try:
+            found = os.lstat(self.path)
+            is_there = (found.st_dev, found.st_ino) == self._identity
+        except OSError:
+            is_there = False
+        if self._was_there and not is_there:
+            log.error("%s; new temporary shards go to the home, those that lay there are lost", self.describe_loss())
+        self._was_there = is_there
+        return is_there
+
+    def describe_loss(self) -> str:
+        """Return what to say when it is not there."""
+        return f"the memory file system of {self.path} is not there any more: mount it again and restart the node"
+
+    def get_status(self) -> dict[str, int | str | bool]:
+        """Return it for the status."""
+        return {
+            "path": str(self.path),
+            "is_there": self.is_there(),
+            "used_bytes": self.get_used_bytes(),
+            "max_bytes": self._max_bytes,
+        }
 
     def has(self, path: Path) -> bool:
         """Tell whether a file lies here."""
@@ -127,10 +161,31 @@ def _provide_name(home: Path) -> str:
     return name
 
 
-def _check_own(path: Path) -> None:
-    """Raise ``PermissionError`` where others may put or read something in a folder: the parent may be anybody's."""
+def check_memory(path: Path) -> None:
+    """Raise ``OSError`` where a folder lies on a disk, as the place of a memory file system does that is not mounted.
+
+    On a system that doesn't list its mounts nothing is known, and nothing is raised.
+    """
+    device = os.stat(path).st_dev
+    try:
+        mounts = [line.split() for line in MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = {fields[fields.index("-") + 1] for fields in mounts if fields[2] == number}
+    if not kinds & MEMORY_KINDS:
+        what = f"it lies on {', '.join(sorted(kinds)) or 'a disk'}, expected {' or '.join(sorted(MEMORY_KINDS))}"
+        raise OSError(errno.EINVAL, f"{what}; is the memory file system mounted?", str(path))
+
+
+def _check_own(path: Path) -> tuple[int, int]:
+    """Return device and number of a folder.
+
+    Raises: PermissionError where others may put or read something there: the parent may be anybody's.
+    """
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         kind = "is a folder" if stat.S_ISDIR(found.st_mode) else "is no folder"
         text = f"{path.name} {kind} of user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):03o}"
         raise PermissionError(errno.EPERM, f"{text}, expected a folder of user {os.geteuid()} with mode 700", str(path))
+    return found.st_dev, found.st_ino

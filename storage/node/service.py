@@ -32,7 +32,7 @@ from storage.node.daemon_thread import DaemonThread
 from storage.node.engine import StoreEngine
 from storage.node.homes import bind_home, lock_home
 from storage.node.keys import ReceiptKey
-from storage.node.ram import RamFolder
+from storage.node.ram import RamFolder, check_memory
 from storage.node.reconcile import Reconciliation, reconcile
 from storage.node.registration import Registration, RegistrationPort, RegistrationState, ensure_registered
 from storage.node.repairer import Repairer
@@ -325,6 +325,7 @@ def _open_ram(config: NodeConfig) -> RamFolder | None:
     if config.ram is None:
         return None
     try:
+        check_memory(config.ram)
         return RamFolder(config.ram, config.home, max_bytes=config.ram_bytes)
     except OSError as error:
         raise StorageError(

@@ -104,6 +104,7 @@ class NodeState:
                 for policy, used_bytes in zip(POLICIES.values(), totals.tier_bytes, strict=True)
             ],
             "disk": self.engine.health.get_status(),
+            "memory": self.engine.disk.get_memory_status(),
             "repair": self._get_repair(),
             "scrub": self._get_scrub(),
             "audits": self._get_audits(),

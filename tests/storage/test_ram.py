@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import random
-from collections.abc import Callable
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from storage.node.collector import collect
 from storage.node.config import NodeConfig
 from storage.node.engine import StoreEngine
 from storage.node.proofs import is_intact
-from storage.node.ram import RamFolder
+from storage.node.ram import RamFolder, check_memory
 from storage.node.reconcile import reconcile
 from storage.node.service import _open_ram
 
@@ -276,14 +280,25 @@ def test_a_home_keeps_its_folder_when_it_is_moved_and_another_of_its_path_gets_i
     assert RamFolder(tmp_path / "ram", tmp_path / "moved", max_bytes=1).path == first
 
 
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """Give a folder of a memory file system."""
+    try:
+        check_memory(Path("/dev/shm"))
+    except OSError as error:
+        pytest.skip(f"no memory file system at /dev/shm: {error}")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("kind", ["link", "open to all", "foreign", "no parent"])
-def test_invalid_folders_of_others_and_mistyped_ones_are_refused(tmp_path: Path, kind: str) -> None:
-    parent, home = tmp_path / "ram", tmp_path / "home"
+def test_invalid_folders_of_others_and_mistyped_ones_are_refused(tmp_path: Path, memory: Path, kind: str) -> None:
+    parent, home = memory / "ram", tmp_path / "home"
     parent.mkdir()
     folder = RamFolder(parent, home, max_bytes=1).path
     if kind == "link":
-        folder.rename(tmp_path / "elsewhere")
-        folder.symlink_to(tmp_path / "elsewhere")
+        folder.rename(memory / "elsewhere")
+        folder.symlink_to(memory / "elsewhere")
     elif kind == "open to all":
         folder.chmod(0o777)
     elif kind == "foreign":
@@ -291,11 +306,78 @@ def test_invalid_folders_of_others_and_mistyped_ones_are_refused(tmp_path: Path,
             pytest.skip("only root can give a folder away")
         os.chown(folder, 65_534, 65_534)
     else:
-        parent = tmp_path / "rma"
+        parent = memory / "rma"
     config = NodeConfig(home=home, host="127.0.0.1", port=0, capacity_bytes=1 << 20, ram=parent)
     with pytest.raises(StorageError, match=r"no folder for temporary shards in .*; next: name a mounted"):
         _open_ram(config)
-    assert not (tmp_path / "rma").exists()
+    assert not (memory / "rma").exists()
+
+
+def test_a_folder_on_a_disk_is_refused_as_one_that_is_not_mounted(tmp_path: Path, memory: Path) -> None:
+    config = NodeConfig(home=tmp_path, host="127.0.0.1", port=0, capacity_bytes=1 << 20, ram=Path("/proc"))
+    with pytest.raises(StorageError, match="lies on proc, expected ramfs or tmpfs; is the memory file system mounted"):
+        _open_ram(config)
+    assert _open_ram(dataclasses.replace(config, ram=memory)) is not None
+
+
+def test_a_folder_that_is_replaced_takes_nothing_and_is_named(
+    open_ram: Any, make_shard: Any, keep: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, shards = open_ram(), make_bodies(make_shard, 4)
+    keep(engine, shards[0])
+    folder = engine.disk._ram.path
+    folder.rename(folder.with_name("unmounted"))
+    folder.mkdir(mode=0o700)
+    for shard in shards[1:3]:
+        keep(engine, shard)
+        assert not is_in_ram(engine, shard)
+    assert list(folder.iterdir()) == []
+    assert caplog.text.count("is not there any more: mount it again and restart the node") == 1
+    assert engine.disk.get_memory_status()["is_there"] is False
+    folder.rmdir()
+    folder.with_name("unmounted").rename(folder)
+    keep(engine, shards[3])
+    assert is_in_ram(engine, shards[3]), "it is back"
+
+
+UNMOUNTED = """
+import os, subprocess, sys
+from pathlib import Path
+from storage.node.config import NodeConfig
+from storage.node.service import _open_ram
+from storage.core.errors import StorageError
+place, home = Path(sys.argv[1]), Path(sys.argv[2])
+config = NodeConfig(home=home, host="127.0.0.1", port=0, capacity_bytes=1 << 20, ram=place)
+subprocess.run(["mount", "-t", "tmpfs", "archipelago", str(place)], check=True)
+ram = _open_ram(config)
+assert ram.reserve(5) is not None
+subprocess.run(["umount", "-l", str(place)], check=True)
+assert ram.reserve(5) is None
+assert not ram.is_there()
+try:
+    _open_ram(config)
+except StorageError as error:
+    print(error)
+assert list(place.iterdir()) == []
+"""
+
+
+def test_a_mount_that_has_gone_is_noticed_at_once_and_at_the_next_start(tmp_path: Path) -> None:
+    """For real, in a mount table of its own."""
+    spaces = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*spaces, "true"], capture_output=True, timeout=20, check=False).returncode:
+        pytest.skip("no mounts: this machine lets nobody have a mount table of its own (unshare --user --mount)")
+    place = tmp_path / "ram"
+    place.mkdir()
+    done = subprocess.run(
+        [*spaces, sys.executable, "-c", UNMOUNTED, str(place), str(tmp_path / "home")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "is the memory file system mounted?; next: name a mounted memory file system" in done.stdout
 
 
 def test_a_memory_file_system_that_turned_read_only_costs_no_put_and_no_end(
