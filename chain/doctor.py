@@ -34,7 +34,7 @@ from chain.home import (
 from chain.light_client import read_moment
 from chain.ports import is_free, split_address
 from chain.settings import InvalidSettings, load_settings
-from chain.store import Reader, StoreBroken, StoreError, StoreMissing, read_map_usage
+from chain.store import Reader, StoreBroken, StoreError, StoreMissing, StoreUnread, read_map_usage
 from chain.store_file import can_be_read
 from chain.supervisor import LOG_NAME, fetch_status
 
@@ -176,13 +176,16 @@ def check_database(home: Path, *, is_running: bool = False) -> Iterator[Finding]
     except StoreMissing:
         yield ok("database", "none yet: the first start makes it")
         return
-    except StoreBroken as error:
-        what, _, step = str(error).partition("; next: ")
-        yield problem("database", what, step)
+    except (StoreBroken, StoreUnread) as error:
+        yield _explain(error)
         return
-    if not is_running and used <= MAX_READ_BYTES and not can_be_read(home / "app"):
-        what, _, step = str(StoreBroken(home / "app", ValueError("pages of it are damaged"))).partition("; next: ")
-        yield problem("database", what, step)
+    try:
+        is_whole = is_running or used > MAX_READ_BYTES or can_be_read(home / "app")
+    except TimeoutError as error:
+        yield _explain(StoreUnread(home / "app", str(error)))
+        return
+    if not is_whole:
+        yield _explain(StoreBroken(home / "app", ValueError("pages of it are damaged")))
         return
     percent = 100 * used / size
     text = f"{used / 1e6:.0f} MB of a map of {size / 1e6:.0f} MB ({percent:.0f} %)"
@@ -193,6 +196,11 @@ def check_database(home: Path, *, is_running: bool = False) -> Iterator[Finding]
         yield warn("database", f"{text}, and {free / 1e6:.0f} MB of disk are free", "free space before it doubles")
     else:
         yield ok("database", text)
+
+
+def _explain(error: StoreError) -> Finding:
+    what, _, step = str(error).partition("; next: ")
+    return problem("database", what, step)
 
 
 def check_app_and_core(home: Path) -> Iterator[Finding]:

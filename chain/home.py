@@ -37,7 +37,7 @@ from chain.core.genesis import parse_genesis
 from chain.core.types import Address
 from chain.documents import HomeError as HomeError
 from chain.documents import reading
-from chain.store import Reader, StoreBroken, StoreError, StoreMissing
+from chain.store import Reader, StoreBroken, StoreError, StoreMissing, StoreUnread
 
 ADDRESS_BYTES = 20
 """Of an account."""
@@ -115,6 +115,15 @@ class AppBelowBase(HomeError):
             " never fetched; next: `chain-node reset --state --server URL --server URL` takes a snapshot of other"
             " nodes"
         )
+
+
+class ApplicationTooOld(HomeError):
+    """The chain, or its CometBFT, asks for what this software doesn't know."""
+
+    def __init__(self, home: Path, words: str) -> None:
+        """Keep what the application said; it ends in the next step."""
+        super().__init__(f"{home}: {words}")
+        self.words = words
 
 
 class HomeNotWritable(HomeError):
@@ -287,7 +296,7 @@ def load_app_height(home: Path) -> tuple[str, int] | None:
             return snapshot.genesis_info().chain_id, snapshot.height
     except StoreMissing:
         return None
-    except StoreBroken as error:
+    except (StoreBroken, StoreUnread) as error:
         raise HomeError(str(error)) from error
     except StoreError as error:
         raise HomeError(f"{home}/app can't be read: {error}; next: `chain-node doctor --home {home}`") from error

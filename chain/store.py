@@ -129,6 +129,17 @@ class StoreTruncated(StoreBroken):
         self.got_bytes = got_bytes
 
 
+class StoreUnread(StoreError):
+    """The disk takes far too long to say whether the database is whole."""
+
+    def __init__(self, directory: Path, reason: str) -> None:
+        """Keep the directory."""
+        super().__init__(
+            f"{reason}; next: see the system's log for the disk of {directory}, and start again when it answers"
+        )
+        self.directory = directory
+
+
 class StoreMissing(StoreError):
     """There is no database yet."""
 
@@ -560,8 +571,11 @@ def read_map_usage(directory: Path) -> tuple[int, int]:
 
 
 def _open_environment(directory: Path, **options: Any) -> lmdb.Environment:
-    """Open LMDB's files; raises StoreBroken for what is no database, or can't be read."""
-    short = find_missing_end(directory)
+    """Open LMDB's files; raises StoreBroken for what is no database, or can't be read, StoreUnread for a dead disk."""
+    try:
+        short = find_missing_end(directory)
+    except TimeoutError as error:
+        raise StoreUnread(directory, str(error)) from error
     if short is not None:
         raise StoreTruncated(directory, short.expected_bytes, short.got_bytes)
     try:

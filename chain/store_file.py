@@ -17,14 +17,19 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 FILE_NAME = "data.mdb"
 """LMDB's own."""
-PROBE_SECONDS = 600.0
-"""For reading a whole database, some 100 MB a second of a slow disk."""
+PROBE_SECONDS = 30.0
+"""For starting a process and reading a small database."""
+PROBE_BYTES_PER_SECOND = 10_000_000
+"""A disk that reads more slowly than this, on top of it, is not waited for: a slow one does 100 MB a second."""
+KILL_SECONDS = 2.0
+"""For the end of a process that was killed; one that waits for a dead disk does not end."""
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _HEAD = struct.Struct("<16xII16xI")
@@ -56,7 +61,10 @@ def has_file(directory: Path) -> bool:
 
 
 def find_missing_end(directory: Path) -> ShortFile | None:
-    """Return what a database's file lacks; None for a whole one, and for what LMDB itself refuses."""
+    """Return what a database's file lacks; None for a whole one, and for what LMDB itself refuses.
+
+    Raises ``TimeoutError`` as `can_be_read`.
+    """
     try:
         with (directory / FILE_NAME).open("rb") as file:
             expected_bytes = _read_expected_bytes(file)
@@ -86,6 +94,21 @@ def _read_expected_bytes(file: BinaryIO) -> int:
 
 
 def can_be_read(directory: Path) -> bool:
-    """Say whether another process comes to the end of all that is in use; nobody may write meanwhile."""
+    """Say whether another process comes to the end of all that is in use; nobody may write meanwhile.
+
+    Raises ``TimeoutError`` where the disk takes far too long for a file of this size.
+    """
+    num_bytes = (directory / FILE_NAME).stat().st_size
+    seconds = PROBE_SECONDS + num_bytes / PROBE_BYTES_PER_SECOND
     command = [sys.executable, "-I", "-c", _PROBE, str(directory)]
-    return subprocess.run(command, capture_output=True, timeout=PROBE_SECONDS, check=False).returncode == 0
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=null, stdout=null, stderr=null)
+    try:
+        return process.wait(seconds) == 0
+    except subprocess.TimeoutExpired as error:
+        what = f"{directory / FILE_NAME}, {num_bytes:,} bytes, was not read to its end within {seconds:.0f} s"
+        raise TimeoutError(what) from error
+    finally:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_SECONDS)

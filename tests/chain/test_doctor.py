@@ -16,6 +16,7 @@ import pytest
 from abci_driver import Driver
 from typer.testing import CliRunner
 
+from chain import store_file
 from chain.abci.application import ChainApplication
 from chain.cli import app
 from chain.cometbft import Timing
@@ -29,7 +30,7 @@ from chain.doctor import (
     examine,
 )
 from chain.findings import Finding, Level
-from chain.home import Addresses, create_network, hold_home
+from chain.home import Addresses, HomeError, create_network, hold_home, load_app_height
 from chain.ports import find_free_port
 from chain.store import Reader, Store, StoreBroken
 from chain.system import CONTRACTS, process_system_genesis
@@ -193,6 +194,27 @@ def test_damage_anywhere_is_named_and_never_a_crash(home: Path, app_state: dict[
     assert found.level is Level.PROBLEM
     assert "pages of it are damaged" in found.what
     assert check_database_levels(home, is_running=True) == [Level.OK], "not while it is written"
+
+
+@pytest.mark.parametrize("size", [None, 50_000], ids=["whole", "short"])
+def test_a_disk_that_does_not_answer_is_named(
+    home: Path, app_state: dict[str, Any], size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it may be short or is only looked at: nobody waits for ten minutes, or sees a traceback."""
+    store = Store(home / "app")
+    Driver(ChainApplication(store, CONTRACTS, process_system_genesis), app_state).init_chain()
+    store.close()
+    if size is not None:
+        os.truncate(home / "app" / "data.mdb", size)
+    monkeypatch.setattr(store_file, "_PROBE", "import time; time.sleep(100)")
+    monkeypatch.setattr(store_file, "PROBE_SECONDS", 0.5)
+    (found,) = check_database(home)
+    assert found.level is Level.PROBLEM
+    assert "was not read to its end within" in found.what
+    assert "and start again when it answers" in found.next_step
+    if size is not None:
+        with pytest.raises(HomeError, match=r"was not read to its end within .*; next: see the system's log"):
+            load_app_height(home)
 
 
 def check_database_levels(home: Path, *, is_running: bool) -> list[Level]:
