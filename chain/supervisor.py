@@ -32,6 +32,7 @@ from chain.home import (
     AddressInUse,
     AppAheadOfCore,
     AppBelowBase,
+    ApplicationTooOld,
     HomeNotWritable,
     Listening,
     check_agreement,
@@ -71,6 +72,10 @@ _APP_AHEAD = re.compile(r"app block height \((\d+)\) is higher than core \((\d+)
 """What CometBFT says when the application is ahead."""
 _APP_BELOW_BASE = re.compile(r"app block height \((\d+)\) is too far below block store base \((\d+)\)")
 """What it says when the application lacks blocks that were pruned."""
+_APP_FAILED = re.compile(r"(?:HandlerFailed|chain\.abci\.server): ABCI \w+: (\w+): (.*)")
+"""What the application says last where a request was its end (``chain.abci.server``)."""
+_MENDED_BY_NO_RESTART = ("UnsupportedRules", "UnsupportedAbciVersion")
+"""Of ``chain.abci.errors``."""
 _BAD_CONFIG = re.compile(r"(?:error decoding '\S+': .*|error in config file: .*)", re.IGNORECASE)
 """What it says when config.toml is TOML and has a value that can't be."""
 
@@ -241,7 +246,7 @@ class Supervisor:
 
     def _stop_consensus(self, ended: Child, now: float) -> None:
         """Stop what is left of the two, and say when both start again."""
-        core = self._core
+        app, core = self._app, self._core
         reason = f"ended with exit code {ended.exit_code}"
         if ended.exit_code is None:
             reason = f"stopped making blocks: {_find_halt(ended.read_tail(NUM_TAIL_LINES))}"
@@ -251,6 +256,8 @@ class Supervisor:
         self._core = self._app = None
         if core is not None:
             _check_refusal(core, self._plan.home)
+        if app is not None and (failure := _find_failure(app, self._plan.home)):
+            ended, reason = app, f"failed: {failure}"  # CometBFT ends with it, often first
         self._count_restart(ended, reason)
         seconds = self._consensus_pause.count(now)
         self._consensus_due = now + seconds
@@ -316,6 +323,17 @@ def fetch_status(url: str) -> dict[str, Any] | None:
 def _find_halt(lines: str) -> str:
     """Return what CometBFT gave as the reason, shortened: a stack follows it."""
     return next((line.partition(HALTED)[2].strip() for line in lines.splitlines() if HALTED in line), "")[:200]
+
+
+def _find_failure(app: Child, home: Path) -> str:
+    """Return what ended the application within a request, empty where none did; raises what no restart will mend."""
+    failures = _APP_FAILED.findall(app.read_tail(NUM_TAIL_LINES))
+    if not failures:
+        return ""
+    kind, words = failures[-1]
+    if kind in _MENDED_BY_NO_RESTART:
+        raise ApplicationTooOld(home, words)
+    return f"{kind}: {words}"
 
 
 def _check_refusal(core: Child, home: Path) -> None:

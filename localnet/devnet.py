@@ -24,7 +24,9 @@ from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
 from localnet.command import CommandRunner, get_command
 from localnet.core.config import (
+    CHAIN_FORMAT,
     FIRST_STORAGE_PORT,
+    FORMAT_NAME,
     OPERATOR_TOKENS,
     RECORD_NAME,
     WEI_PER_TOKEN,
@@ -33,6 +35,8 @@ from localnet.core.config import (
 )
 from localnet.core.errors import (
     CannotStart,
+    ChainOfOtherFormat,
+    ChainStopped,
     ChildExited,
     DevnetAlreadyUp,
     HomeNotUsable,
@@ -62,6 +66,8 @@ PORT_ATTEMPTS = 4
 """How often other ports are chosen when somebody binds one between our look and our use of it."""
 IN_USE = "in use"
 """What chain-node, CometBFT and storage-node say of a port that somebody has."""
+IN_USE_AND_MENDED = "is in use, taking"
+"""What chain-node says where it has chosen another already: not what ended it."""
 NOTE_AGAIN_SECONDS = 1.0
 """Between two tries to write a record, as on a full disk."""
 LOCK_NAME = "lock"
@@ -160,9 +166,14 @@ class Devnet:
         operators = self._provide_keys()
         chain_id = self._provide_genesis(operators)
         self._update(chain_id=chain_id)
-        self._start_chain(operators)
-        self._fund_operators()
-        self._start_storage()
+        try:
+            self._start_chain(operators)
+            self._fund_operators()
+            self._start_storage()
+        except (ChildExited, NotReadyInTime) as error:
+            if self._is_new_chain:
+                raise
+            raise ChainStopped(str(self.home), str(error), home_option(self.home)) from error
         self._update(phase=Phase.READY)
         return self.record
 
@@ -240,6 +251,7 @@ class Devnet:
     def _provide_genesis(self, operators: tuple[str, ...]) -> str:
         marker = self.home / "chain-id"
         if marker.exists():
+            self._check_format()
             self._say("the chain of last time goes on (--reset starts a new one)")
             return marker.read_text(encoding="utf-8").strip()
         chain_id = f"archipelago-{secrets.token_hex(4)}"
@@ -259,9 +271,17 @@ class Devnet:
             next_step="read the log below; localnet up --reset starts from nothing",
             stage=Stage.CHAIN,
         )
+        (self.home / FORMAT_NAME).write_text(f"{CHAIN_FORMAT}\n", encoding="utf-8")
         marker.write_text(chain_id + "\n", encoding="utf-8")
         self._is_new_chain = True
         return chain_id
+
+    def _check_format(self) -> None:
+        """Refuse a chain that can't go on; one that says nothing is older than the format, and may or may not."""
+        path = self.home / FORMAT_NAME
+        got = path.read_text(encoding="utf-8", errors="replace").strip()[:40] if path.exists() else str(CHAIN_FORMAT)
+        if got != str(CHAIN_FORMAT):
+            raise ChainOfOtherFormat(str(self.home), CHAIN_FORMAT, got, home_option(self.home))
 
     def _start_chain(self, operators: tuple[str, ...]) -> None:
         """Start the validators, again on other ports if somebody was faster on one of them."""
@@ -330,7 +350,7 @@ class Devnet:
         taken = [port for port in ports if not is_free(self.config.host, port)]
         if taken:
             raise PortTaken(what, f"port {', '.join(map(str, taken))}") from error
-        if isinstance(error, StrangerAnswers) or (isinstance(error, ChildExited) and IN_USE in error.tail):
+        if isinstance(error, StrangerAnswers) or (isinstance(error, ChildExited) and _names_taken_port(error.tail)):
             raise PortTaken(what, "a port") from error
 
     def _fund_operators(self) -> None:
@@ -397,7 +417,7 @@ class Devnet:
     def _move_store(self, index: int, error: ChildExited) -> None:
         """Start a store again on another port if its own was taken; raise ``error`` otherwise."""
         store, port = self._storage[index], self._storage_ports[index]
-        if is_free(self.config.host, port) and IN_USE not in error.tail:
+        if is_free(self.config.host, port) and not _names_taken_port(error.tail):
             raise error
         self._supervisor.release(store)
         chosen = self._choose_port(FIRST_STORAGE_PORT + index)
@@ -438,6 +458,11 @@ def find_running(home: Path) -> DevnetRecord | None:
         return None
     record = load_record(home)
     return record if record.is_up else None
+
+
+def _names_taken_port(tail: str) -> bool:
+    """Say whether the end of a log gives a port that somebody has as the reason."""
+    return any(IN_USE in line and IN_USE_AND_MENDED not in line for line in tail.splitlines())
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,7 +1,7 @@
 """What a devnet consists of, and where its files lie.
 
 Layout of a home:  devnet.json (what is up), faucet.key, operators/node-I.key, alloc.json, validator-I/
-(chain-node's homes), storage-I/ (a storage node's home), logs/NAME.log.
+(chain-node's homes), storage-I/ (a storage node's home), chain-id, chain-format, logs/NAME.log.
 """
 
 from __future__ import annotations
@@ -11,6 +11,11 @@ from pathlib import PurePath
 
 RECORD_NAME = "devnet.json"
 """The file that says what is up; its presence also marks a directory as ours."""
+FORMAT_NAME = "chain-format"
+"""The file that says by which CHAIN_FORMAT the chain of a home was begun."""
+CHAIN_FORMAT = 1
+"""Raised by whoever changes what lies in homes of chain-node or storage-node, or what blocks do, in a way that chains
+of before can't go on with: no version of the rules stands for it (``tests/histories``)."""
 DEFAULT_HOME = ".cache/devnet"
 """Under the working directory; not in git."""
 RPC_PORT = 8545

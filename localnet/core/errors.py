@@ -12,6 +12,8 @@ LocalnetError
 ├── DevnetNotUp           nothing to stop, ask or fund
 ├── BadDevnetRecord       devnet.json cannot be read
 ├── RecordNotWritten      devnet.json cannot be written, as on a full disk
+├── ChainOfOtherFormat    the chain of last time was begun by software that kept it otherwise
+├── ChainStopped          the chain of last time does not go on
 └── StepFailed            a step of the demo failed, with the tail of its log
 Stopped                   a person asked to stop (Ctrl-C): not a failure
 """
@@ -140,6 +142,32 @@ class RecordNotWritten(LocalnetError):
         """Keep the path and the reason."""
         super().__init__(f"{path} cannot be written: {why}; next: make room on that disk, or give another --home")
         self.path = path
+
+
+class ChainOfOtherFormat(LocalnetError):
+    """The chain of last time was begun by software that kept it otherwise."""
+
+    def __init__(self, home: str, expected: int, got: str, home_option: str) -> None:
+        """Keep both formats; ``home_option`` is what a hint's command needs."""
+        super().__init__(
+            f"the chain in {home} was begun with format {got}, this software goes on with format {expected}; next: "
+            f"localnet up --reset{home_option} starts a new chain, with new accounts and empty stores; or use the "
+            "software that began this one"
+        )
+        self.expected = expected
+        self.got = got
+
+
+class ChainStopped(LocalnetError):
+    """The chain of last time does not go on."""
+
+    def __init__(self, home: str, why: str, home_option: str) -> None:
+        """Keep the reason, with the end of a log; ``home_option`` is what a hint's command needs."""
+        super().__init__(f"the chain of last time in {home} does not go on: {why.replace('; next: ', ', next: ')}")
+        self.next_step = (
+            "mend what the log names; or, where other software has begun this chain: localnet up "
+            f"--reset{home_option} starts a new one, with new accounts and empty stores"
+        )
 
 
 class HomeNotUsable(LocalnetError):

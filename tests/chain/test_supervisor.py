@@ -13,9 +13,20 @@ from typing import Any
 import pytest
 
 from chain import supervisor
+from chain.abci.errors import UnsupportedRules
+from chain.abci.server import HandlerFailed
 from chain.child import Child, ChildFailed
 from chain.documents import BrokenFile
-from chain.home import AppAheadOfCore, AppBelowBase, HomeError, HomeNotWritable, NodeRuns, find_supervisor, hold_home
+from chain.home import (
+    AppAheadOfCore,
+    AppBelowBase,
+    ApplicationTooOld,
+    HomeError,
+    HomeNotWritable,
+    NodeRuns,
+    find_supervisor,
+    hold_home,
+)
 from chain.node_log import NodeLog
 from chain.supervisor import NodePlan, Pause, Supervisor
 from contracts.bindings.failures import describe_failure
@@ -88,6 +99,42 @@ def test_what_no_restart_mends_ends_the_node_at_once(tmp_path: Path, said: str, 
     node_log.close()
 
 
+def _fail(node: Any, node_log: NodeLog, said: str) -> None:
+    """As it goes: CometBFT is seen to end first, because the application still writes its traceback."""
+    script = f"import signal, sys, time; print({said!r}, flush=True); time.sleep(0.1); sys.exit(1)"
+    node._app = Child("abci", [sys.executable, "-c", script], node_log)
+    node._core = Child("cometbft", [sys.executable, "-c", "print('connection reset by peer'); exit(1)"], node_log)
+    node._core._process.wait(10)
+    while not node._app.read_tail():
+        time.sleep(0.02)  # until its first line is here
+    node._restart_what_ended()
+
+
+def test_rules_that_are_too_new_end_the_node_at_once(tmp_path: Path) -> None:
+    node: Any = _make(tmp_path)
+    node_log = NodeLog(tmp_path / "log")
+    failure = HandlerFailed("finalize_block", f"UnsupportedRules: {UnsupportedRules(7, 3, 4)}")
+    with pytest.raises(ApplicationTooOld) as raised:
+        _fail(node, node_log, f"{HandlerFailed.__module__}.{HandlerFailed.__name__}: {failure}")
+    assert describe_failure(raised.value).splitlines() == [
+        f"error: {tmp_path}: from block 7 on the chain follows rules 4, this software knows them up to 3",
+        "next:  install the release that the proposal names and start again, nothing is lost",
+    ]
+    node_log.close()
+
+
+def test_the_application_is_named_where_it_failed_and_not_cometbft(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node: Any = _make(tmp_path)
+    node._start_consensus = lambda: None
+    node_log = NodeLog(tmp_path / "log")
+    failure = HandlerFailed("finalize_block", "KeyError: 'bond'")
+    _fail(node, node_log, f"{HandlerFailed.__module__}.{HandlerFailed.__name__}: {failure}")
+    assert "abci failed: KeyError: 'bond', restart 1 of 5" in caplog.text
+    node_log.close()
+
+
 def test_consensus_is_restarted_at_growing_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node: Any = _make(tmp_path)
     now = [1_000.0]
@@ -96,7 +143,7 @@ def test_consensus_is_restarted_at_growing_intervals(tmp_path: Path, monkeypatch
 
     def start() -> None:
         starts.append(now[0])
-        node._app = SimpleNamespace(name="abci", exit_code=1, stop=lambda: None, read_tail=lambda: "it ended")
+        node._app = SimpleNamespace(name="abci", exit_code=1, stop=lambda: None, read_tail=lambda *_: "it ended")
 
     def drive() -> None:
         while now[0] < 2_000.0:

@@ -26,7 +26,9 @@ Blocks of a chain that lives are replayed by this code: where it gives another a
   - Not meant? Find what changed the state, the gas or the results of this chapter, and undo it.
   - Meant? Put the change behind a new version of the rules (NEWEST_RULES, chain/SPEC.md, Upgrades), so that the old
     ones give what they gave; then `python tests/histories/record.py` adds the marks of the new one, and `git diff`
-    must show no line of the old ones."""
+    must show no line of the old ones.
+  - Meant, and no chain is to be kept, as before a first release? Then run record.py, say so in chain/SPEC.md, and raise
+    CHAIN_FORMAT (localnet/core/config.py), so that devnets of before say that they need `localnet up --reset`."""
 
 
 def compare(name: str, played: Iterator[tuple[str, str]]) -> None:

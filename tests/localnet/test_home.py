@@ -7,19 +7,62 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from chain.cometbft import Timing
+from chain.core.contracts.staking.keys import NEWEST_RULES
+from chain.home import Addresses, create_home
 from contracts.bindings.keys import create_key
 from localnet import cli
-from localnet.core.config import DevnetConfig, build_alloc
+from localnet.core.config import CHAIN_FORMAT, DevnetConfig, build_alloc
 from localnet.core.errors import BadDevnetRecord, DevnetAlreadyUp, DevnetNotUp, LocalnetError, NotReadyInTime, Stopped
 from localnet.devnet import hold_home, reset_home
 from localnet.process import ProcessId, get_own_id
 from localnet.record import DevnetRecord, NamedProcess, Phase, load_record, load_up, save_record
 from localnet.stopping import StopRequest
+
+
+def up_old_chain(home: Path, **files: str) -> str:
+    """Go on with a chain that the home says it has; return what is said of why not."""
+    for name, text in files.items():
+        (home / name.replace("_", "-")).write_text(text)
+    result = CliRunner().invoke(cli.app, ["up", "--home", str(home), "--storage", "1"], catch_exceptions=False)
+    assert result.exit_code == 1
+    return result.output
+
+
+def test_a_chain_of_another_format_asks_for_a_reset(tmp_path: Path) -> None:
+    said = up_old_chain(tmp_path, chain_id="archipelago-0badcafe\n", chain_format="0\n")
+    assert f"error: the chain in {tmp_path} was begun with format 0, this software goes on with format 1" in said
+    assert (
+        f"next:  localnet up --reset --home {tmp_path} starts a new chain, with new accounts and empty stores" in said
+    )
+    assert not (tmp_path / "validator-0").exists(), "nothing was started"
+
+
+@pytest.mark.integration
+def test_a_chain_of_newer_rules_says_so_and_how_to_begin_anew(tmp_path: Path) -> None:
+    """As after a devnet's governance, or newer software, has gone further than this one can: real CometBFT."""
+    home = tmp_path / "home"
+    create_home(
+        home / "validator-0",
+        chain_id="archipelago-0badcafe",
+        app_state={"evmChainId": 4242, "alloc": {}, "rules": NEWEST_RULES + 1},
+        addresses=Addresses(rpc="127.0.0.1:0", p2p="127.0.0.1:0"),
+        timing=Timing(commit_milliseconds=100),
+        time=datetime.now(UTC),
+    )
+    for home_name, text in (("chain-id", "archipelago-0badcafe\n"), ("chain-format", f"{CHAIN_FORMAT}\n")):
+        (home / home_name).write_text(text)
+    said = up_old_chain(home)
+    assert f"error: the chain of last time in {home} does not go on: validator-0 ended with exit code 1" in said
+    assert f"follows rules {NEWEST_RULES + 1}, this software knows them up to {NEWEST_RULES}" in said
+    assert f"where other software has begun this chain: localnet up --reset --home {home} starts a new one" in said
+    assert "Traceback" not in said
 
 
 @pytest.fixture
