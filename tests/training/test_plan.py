@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 from typer.testing import CliRunner
@@ -73,7 +74,11 @@ def test_what_an_allreduce_begins_early_hides_behind_the_rest_of_backward() -> N
 
 @pytest.mark.parametrize(
     "changes",
-    [{"early_share": 1.0}, {"num_workers": 1}, {"bandwidth_bits": 0.0}, {"goodput": 1.5}, {"tokens_per_step": -1.0}],
+    [
+        *({"early_share": 1.0}, {"num_workers": 1}, {"bandwidth_bits": 0.0}, {"goodput": 1.5}, {"goodput": 1e-320}),
+        *({"tokens_per_step": -1.0}, {"num_parameters": nan}, {"num_parameters": 1e30}, {"num_parameters": 0.5}),
+        *({"bandwidth_bits": 1e-300}, {"tokens_per_second": inf}, {"num_workers": 10**30}, {"startup_seconds": nan}),
+    ],
 )
 def test_invalid_cluster(changes: dict[str, float]) -> None:
     with pytest.raises(PlanError, match="expected"):
@@ -81,13 +86,54 @@ def test_invalid_cluster(changes: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "bits"), [("1Gbps", 1e9), ("100 Mbit/s", 1e8), ("2.5e8", 2.5e8), ("10mbps", 1e7), ("64k", 64e3)]
+    ("text", "bits"),
+    [
+        ("1Gbps", 1e9),
+        ("100 Mbit/s", 1e8),
+        ("2.5e8", 2.5e8),
+        ("10mbps", 1e7),
+        ("64k", 64e3),
+        (".5 Gbit", 5e8),
+        ("1.", 1.0),
+    ],
 )
 def test_bandwidth(text: str, bits: float) -> None:
     assert parse_bandwidth(text) == bits
 
 
-@pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"compression": nan}, {"compression": inf}, {"compression": 0.5}, {"local_steps": 0}),
+        *({"local_steps": 10**38}, {"codec_seconds": nan}, {"codec_seconds": -5.0}, {"pause_seconds": inf}),
+    ],
+)
+def test_invalid_loop(changes: dict[str, float]) -> None:
+    values: dict[str, float] = {"local_steps": 125, "compression": 4.4} | changes
+    with pytest.raises(PlanError, match=r"is \S+, expected \S+ to \S+; next"):
+        OuterLoop(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(["--params", "1e30"], ["--params", "nan"], ["--params", "0"], ["--params", "-1"], ["--workers", "0"]),
+        *(["--bandwidth", "1.2.3Gbps"], ["--bandwidth", "1e400"], ["--bandwidth", "1e-300"], ["--goodput", "nan"]),
+        *(["--compression", "nan"], ["--codec-seconds", "-5"], ["--tokens-per-second", "1e300"]),
+        *(["--stages", "1000000000"], ["--fragments", "0"], ["--sharding", "-1"], ["--seats", "65"]),
+    ],
+    ids=" ".join,
+)
+def test_command_refuses_absurd_figures(options: list[str]) -> None:
+    """Named by its option, with what was expected: no table of inf and nan."""
+    result = CliRunner().invoke(app, ["plan", *options])
+    assert result.exit_code != 0
+    said = result.output + str(result.exception)
+    assert options[0] in said
+    assert isinstance(result.exception, PlanError | SystemExit)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps", "1.2.3Gbps", ".", "1e5e5", "nan", "inf"])
 def test_invalid_bandwidth(text: str) -> None:
     with pytest.raises(PlanError, match="1Gbps"):
         parse_bandwidth(text)

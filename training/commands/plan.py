@@ -28,9 +28,9 @@ def plan(
     tokens_per_step: Annotated[float, typer.Option(help="Of all workers, in one inner step.")] = 33_928.0,
     goodput: Annotated[float, typer.Option(help="Share of the bandwidth that a flow gets.")] = 1.0,
     codec_seconds: Annotated[float, typer.Option(help="Compress, sum and apply, each exchange.")] = 0.0,
-    stages: Annotated[int, typer.Option(min=1, help="Pipeline stages in a worker.")] = 1,
-    sharding: Annotated[int, typer.Option(min=1, help="GPUs that share one stage.")] = 1,
-    fragments: Annotated[int, typer.Option(min=1, help="F: groups of tensors, one exchanged a round.")] = 10,
+    stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline stages in a worker.")] = 1,
+    sharding: Annotated[int, typer.Option(min=1, max=65_536, help="GPUs that share one stage.")] = 1,
+    fragments: Annotated[int, typer.Option(min=1, max=256, help="F: groups of tensors, one exchanged a round.")] = 10,
     seats: Annotated[int, typer.Option(min=1, max=64, help="Storage nodes of the committee.")] = 6,
     as_json: JsonOption = False,
 ) -> None:
@@ -117,7 +117,9 @@ def plan(
 
 def parse_bandwidth(text: str) -> float:
     """Read bits a second: '1Gbps', '100 Mbit/s', '2.5e8'. Raises `PlanError`."""
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kmgt]?)(?:bps|bit|bit/s|bits)?\s*", text.lower())
+    match = re.fullmatch(
+        r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kmgt]?)(?:bps|bits?|bits?/s)?\s*", text.lower()
+    )
     if match is None:
         raise PlanError("--bandwidth", text, "such as 1Gbps, 100Mbps or 2.5e8")
     return float(match[1]) * _UNITS[match[2]]

@@ -17,6 +17,24 @@ BF16_BYTES = 2
 BACKWARD_SHARE = 2 / 3
 """Of an inner step: two products a weight, where the forward pass has one."""
 
+MAX_FIGURE = 1e15
+"""Parameters, bits and tokens: a thousand times what anybody has, and far from where floats end."""
+
+MAX_WORKERS = 1_000_000
+"""D."""
+
+MIN_GOODPUT = 1e-6
+"""Below it there is no link."""
+
+MAX_LOCAL_STEPS = 1 << 20
+"""H, as in a recipe."""
+
+MAX_COMPRESSION = 1e6
+"""rho: a bit for sixty thousand parameters."""
+
+MAX_SECONDS = 1e9
+"""Thirty years."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -40,18 +58,13 @@ class Cluster:
     """Share of an AllReduce that begins before the backward pass has ended: the first bucket of gradients."""
 
     def __post_init__(self) -> None:
-        if self.num_workers < 2:
-            raise PlanError("--workers", self.num_workers, "at least 2")
-        for name, value in (
-            ("--params", self.num_parameters),
-            ("--bandwidth", self.bandwidth_bits),
-            ("--tokens-per-second", self.tokens_per_second),
-            ("--tokens-per-step", self.tokens_per_step),
-        ):
-            if not 0 < value < float("inf"):
-                raise PlanError(name, value, "above 0")
-        if not 0 < self.goodput <= 1:
-            raise PlanError("--goodput", self.goodput, "above 0, at most 1")
+        _check("--params", self.num_parameters, 1, MAX_FIGURE)
+        _check("--workers", self.num_workers, 2, MAX_WORKERS)
+        _check("--bandwidth", self.bandwidth_bits, 1, MAX_FIGURE)
+        _check("--goodput", self.goodput, MIN_GOODPUT, 1)
+        _check("--tokens-per-second", self.tokens_per_second, 1 / MAX_FIGURE, MAX_FIGURE)
+        _check("--tokens-per-step", self.tokens_per_step, 1, MAX_FIGURE)
+        _check("startup_seconds", self.startup_seconds, 0, MAX_SECONDS)
         if not 0 <= self.early_share < 1:
             raise PlanError("early_share", self.early_share, "from 0, below 1")
 
@@ -102,10 +115,10 @@ class OuterLoop:
     """Of each exchange, in which the inner steps stand still however much is overlapped: what shares their core."""
 
     def __post_init__(self) -> None:
-        if self.local_steps < 1:
-            raise PlanError("--local-steps", self.local_steps, "at least 1")
-        if self.compression < 1:
-            raise PlanError("--compression", self.compression, "at least 1")
+        _check("--local-steps", self.local_steps, 1, MAX_LOCAL_STEPS)
+        _check("--compression", self.compression, 1, MAX_COMPRESSION)
+        _check("--codec-seconds", self.codec_seconds, 0, MAX_SECONDS)
+        _check("pause_seconds", self.pause_seconds, 0, MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +173,9 @@ def compute_step_seconds(cluster: Cluster, loop: OuterLoop, *, is_overlapped: bo
     compute = loop.local_steps * cluster.step_seconds + loop.pause_seconds
     exchange = cluster.startup_seconds + cluster.transfer_seconds / loop.compression + loop.codec_seconds
     return (max(compute, exchange) if is_overlapped else compute + exchange) / loop.local_steps
+
+
+def _check(option: str, value: float, minimum: float, maximum: float) -> None:
+    """Raise unless a figure lies in its closed range; NaN never does."""
+    if not minimum <= value <= maximum:
+        raise PlanError(option, f"{value:g}", f"{minimum:g} to {maximum:g}")
