@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from training.core.canonical import create_genesis, decode_parts, dequantise
-from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StageCountError, StatePartError
+from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StageCountError, WeightsError
 from training.core.layout import build_layout
 from training.core.recipe import ANY_TEXT, ModelKind, Recipe
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
@@ -191,5 +191,56 @@ def test_run_begins_from_given_weights(tmp_path: Path) -> None:
     with pytest.raises(RecipeValueError):
         create_first_state(recipe, None)
     save_file({name: value for name, value in given.items() if "norm" not in name}, path)
-    with pytest.raises(StatePartError, match=r"absent"):
+    with pytest.raises(WeightsError, match=r"absent.* --weights"):
         create_first_state(recipe, path)
+    bare = {name.removeprefix("model."): value for name, value in given.items()}
+    save_file(bare, path)
+    assert create_first_state(recipe, path).root() == state.root(), "files of a bare model leave the prefix out"
+    save_file(bare | {"norm.weight": torch.full((16,), torch.nan)}, path)
+    with pytest.raises(WeightsError, match=r"model\.norm\.weight: 16 that are not finite"):
+        create_first_state(recipe, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[1]", "JSON object"),
+        ("{", "JSON of a model's config"),
+        (json.dumps(LLAMA | {"hidden_size": -3}), "with its fields"),
+        (json.dumps(LLAMA | {"hidden_size": "big"}), "with its fields"),
+        (json.dumps({"model_type": "vit"}), "causal language model"),
+        (json.dumps({"model_type": "mamba", "num_hidden_layers": 1, "hidden_size": 16}), "sdpa"),
+    ],
+    ids=["list", "cut", "negative", "word", "no language model", "no attention"],
+)
+def test_invalid_config_is_refused_in_one_line(text: str, reason: str) -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    with pytest.raises(RecipeValueError, match=reason) as caught:
+        describe_causal_lm(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_invalid_weights_of_another_model() -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    shape = (256, 16)
+    with pytest.raises(WeightsError, match=r"absent"):
+        describe_causal_lm(json.dumps(LLAMA), 16, {"wte.weight": torch.zeros(shape)})
+    with pytest.raises(WeightsError, match=r"a shape of \(2, 2\), expected \(256, 16\)"):
+        describe_causal_lm(json.dumps(LLAMA), 16, {"model.embed_tokens.weight": torch.zeros(2, 2)})
+
+
+def test_no_sample_is_longer_than_the_model_has_positions(tmp_path: Path) -> None:
+    """The default takes as many as there are; more would end in an index error in the first inner step."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import create_causal_lm, describe_causal_lm
+
+    model = describe_causal_lm(json.dumps(GPT2))
+    assert model.context == GPT2["n_positions"]
+    with pytest.raises(RecipeValueError, match=r"model\.context.* is 33, expected at most 32"):
+        describe_causal_lm(json.dumps(GPT2), 33)
+    with pytest.raises(RecipeValueError, match=r"at most 32"):
+        create_causal_lm(replace(model, context=33))

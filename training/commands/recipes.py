@@ -21,14 +21,19 @@ def recipe(
         Path | None, typer.Option(help="With a config.json: begin from these safetensors, a file or folder.")
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json that every member must use.")] = None,
-    context: Annotated[int, typer.Option(min=2, help="With a config.json: tokens a sample.")] = 512,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="With a config.json: tokens a sample; default 512, or the model's positions if fewer."
+        ),
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Text that every member must name with --data.")] = None,
 ) -> None:
     """Print a recipe: trainer recipe 125M > run.toml; change what you like, then trainer run create run.toml."""
     from dataclasses import replace
 
     from training.data.corpus import check_size, load_corpus
-    from training.data.tokenizer import compute_tokenizer_digest
+    from training.data.tokenizer import compute_tokenizer_digest, load_tokenizer
     from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
     from training.recipes.writing import write_recipe
 
@@ -51,6 +56,7 @@ def recipe(
     if tokenizer is not None:
         digest = compute_tokenizer_digest(tokenizer)
         made = replace(made, data=replace(made.data, tokenizer_digest=digest))
+        load_tokenizer(tokenizer, digest, made.model.vocabulary)
     if data is not None:
         rules = replace(made.data, source=DataSource.FILE)
         corpus = load_corpus(rules, data, tokenizer_file=tokenizer, vocabulary=made.model.vocabulary)
@@ -64,5 +70,9 @@ def recipe(
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Fatal(
+            f"{path} is not UTF-8 from byte {error.start} on", next_step="name a config.json of a model"
+        ) from error
     except OSError as error:
         raise Fatal(f"{path} can't be read: {error.strerror}", next_step="name a config.json of a model") from error

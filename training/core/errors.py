@@ -18,6 +18,7 @@ TrainingError
 |  `- WorkerStateForeignError  of another run or worker
 |- PlanError                   a figure of `trainer plan` that cannot be
 |- MissingExtraError            an optional package that a recipe needs
+|- WeightsError                 given weights that are not the model's
 |- ModelMismatchError           a library builds another model than the recipe says
 |- MemoryShortError             the model does not fit the device
 |- GroupError
@@ -158,7 +159,7 @@ class PlanError(TrainingError):
         self.option = option
         self.got = got
         self.expected = expected
-        super().__init__(f"{option} is {got}, expected {expected}")
+        super().__init__(f"{option} is {got}, expected {expected}; next: give such a value")
 
 
 class WorkerStateError(TrainingError):
@@ -212,6 +213,18 @@ class ModelMismatchError(TrainingError):
         super().__init__(
             f"parameter {tensor!r} is {got or 'absent'} in the model built here, expected {expected or 'none'}; "
             "install the version of transformers that the run's owner used"
+        )
+
+
+class WeightsError(TrainingError):
+    """Weights that a run should begin from don't fit its model."""
+
+    def __init__(self, what: str, got: object, expected: object) -> None:
+        self.what = what
+        self.got = got
+        self.expected = expected
+        super().__init__(
+            f"{what}: {got}, expected {expected}; next: name the safetensors that belong to the config with --weights"
         )
 
 

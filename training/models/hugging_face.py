@@ -16,6 +16,10 @@ from torch import nn
 
 from training.core.errors import MissingExtraError, ModelMismatchError, RecipeValueError
 from training.core.recipe import ModelKind, ModelRecipe
+from training.models.start import pick_weight
+
+DEFAULT_CONTEXT = 512
+"""Tokens a sample where nobody says: what fits most GPUs; the model's positions where it has fewer."""
 
 START_BITS = 20
 """Standard deviations and maxima stand in the table as fractions of 2^20: far finer than they matter."""
@@ -41,9 +45,9 @@ class CausalLm(nn.Module):
 def create_causal_lm(model: ModelRecipe) -> CausalLm:
     """Build a recipe's model and compare its parameters with the recipe's table.
 
-    Raises `MissingExtraError`, or `ModelMismatchError` naming the first tensor that differs.
+    Raises `MissingExtraError`, `RecipeValueError`, or `ModelMismatchError` naming the first tensor that differs.
     """
-    module = CausalLm(_build(model.config))
+    module = CausalLm(_build(model.config, model.context))
     built = {name: "x".join(str(size) for size in weight.shape) for name, weight in module.named_parameters()}
     told = {line.split()[0]: line.split()[1] for line in model.tensors.split("\n") if line.strip()}
     for name in sorted(built.keys() | told.keys()):
@@ -52,20 +56,27 @@ def create_causal_lm(model: ModelRecipe) -> CausalLm:
     return module
 
 
-def describe_causal_lm(config_text: str, context: int, given: dict[str, torch.Tensor] | None = None) -> ModelRecipe:
+def describe_causal_lm(
+    config_text: str, context: int | None = None, given: dict[str, torch.Tensor] | None = None
+) -> ModelRecipe:
     """Return the [model] of a config: its table from the library, each tensor's start from its name or from ``given``.
 
-    Drawn matrices get the config's ``initializer_range``.
+    Drawn matrices get the config's ``initializer_range``.  Without ``context`` it is `DEFAULT_CONTEXT`, or as many
+    positions as the model has.  Raises what `create_causal_lm` raises, and `WeightsError` for weights that don't fit.
     """
-    config = json.loads(config_text)
-    module = _build(config_text)
+    config = _read_config(config_text)
+    with torch.device("meta"):  # shapes are all that is asked for: a model of any size is described in seconds
+        module = _build(config_text, context)
+    if context is None:
+        context = min(DEFAULT_CONTEXT, _count_positions(module.config) or DEFAULT_CONTEXT)
     deviation = Fraction(config.get("initializer_range", 0.02)).limit_denominator(10_000)
     squared = 3 * deviation * deviation
     lines = []
     for name, weight in sorted(module.named_parameters()):
         shape = "x".join(str(size) for size in weight.shape)
         if given is not None:
-            peak = -(-int(given[name].abs().max().double() * (1 << START_BITS)) // 1) + 1
+            value = pick_weight(given, name, tuple(weight.shape))
+            peak = int(value.abs().max().double() * (1 << START_BITS)) + 1
             start = f"given:{peak * peak}/{1 << 2 * START_BITS}"
         elif name.endswith("bias"):
             start = "zeros"
@@ -75,10 +86,13 @@ def describe_causal_lm(config_text: str, context: int, given: dict[str, torch.Te
             start = f"uniform:{squared.numerator}/{squared.denominator}"
         lines.append(f"{name} {shape} {start}")
     built = module.config
-    heads, width = int(built.num_attention_heads), int(built.hidden_size)
+    try:
+        heads, width, depth = int(built.num_attention_heads), int(built.hidden_size), int(built.num_hidden_layers)
+    except AttributeError as error:
+        raise RecipeValueError("model.config", config["model_type"], f"a text model of one stack ({error})") from error
     return ModelRecipe(
         width=width,
-        num_layers=int(built.num_hidden_layers),
+        num_layers=depth,
         num_heads=heads if width % (2 * heads) == 0 else 1,
         hidden=int(getattr(built, "intermediate_size", None) or 4 * width),
         context=context,
@@ -89,22 +103,56 @@ def describe_causal_lm(config_text: str, context: int, given: dict[str, torch.Te
     )
 
 
-def _build(config_text: str) -> Any:
-    """Build an untrained model on the CPU in float32, without dropout."""
+def _read_config(config_text: str) -> dict[str, Any]:
+    """Return a config.json's object. Raises `RecipeValueError`."""
+    try:
+        config = json.loads(config_text)
+    except (ValueError, RecursionError) as error:
+        raise RecipeValueError(
+            "model.config", config_text[:80], f"the JSON of a model's config.json ({error})"
+        ) from error
+    if not isinstance(config, dict):
+        raise RecipeValueError("model.config", config_text[:80], "the JSON object of a model's config.json")
+    return config
+
+
+def _build(config_text: str, context: int | None) -> Any:
+    """Build an untrained model in float32, without dropout, on torch's default device."""
     try:
         import transformers
+        from huggingface_hub import errors as hub_errors
     except ImportError as error:
         raise MissingExtraError("hf", "transformers", "model.kind = 'hugging_face'") from error
     library: Any = transformers
-    fields = json.loads(config_text)
+    fields = _read_config(config_text)
     kind = fields.pop("model_type", None)
     if not isinstance(kind, str) or "auto_map" in fields:
         raise RecipeValueError("model.config", kind, "a model_type that transformers itself knows, and no auto_map")
+    # What versions of the library before its strict configs don't have never comes.
+    refused: Any = getattr(hub_errors, "StrictDataclassError", ValueError)
     try:
         config = library.AutoConfig.for_model(kind, **fields)
-    except ValueError as error:
-        raise RecipeValueError("model.config", kind, "a model_type that transformers knows") from error
+    except (ValueError, TypeError, AttributeError, KeyError, refused) as error:
+        raise _create_refusal(kind, error, "a model_type that transformers knows, with its fields") from error
     for name in list(config.to_dict()):
         if name.endswith(("dropout", "_pdrop")) and isinstance(getattr(config, name, None), float):
             setattr(config, name, 0.0)
-    return library.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    positions = _count_positions(config)
+    if context is not None and positions is not None and context > positions:
+        raise RecipeValueError("model.context", context, f"at most {positions}, the positions that the model has")
+    try:
+        return library.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError, refused) as error:
+        raise _create_refusal(kind, error, "a causal language model that can be built with sdpa attention") from error
+
+
+def _count_positions(config: Any) -> int | None:
+    """Return how many tokens a sample may have, None where the config doesn't say."""
+    positions = getattr(config, "max_position_embeddings", None)
+    return positions if isinstance(positions, int) and positions > 0 else None
+
+
+def _create_refusal(kind: str, error: Exception, expected: str) -> RecipeValueError:
+    """Return the error for what the library refuses, with its own reason on one short line."""
+    reason = " ".join(str(error).split())
+    return RecipeValueError("model.config", kind, f"{expected} ({reason[:200]})")

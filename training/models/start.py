@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from training.core.canonical import CanonicalState, create_genesis, replace_theta
-from training.core.errors import RecipeValueError, StatePartError
+from training.core.errors import RecipeValueError, WeightsError
 from training.core.fixed_point import to_units
 from training.core.layout import build_layout
 from training.core.recipe import Recipe
@@ -18,7 +19,7 @@ from training.core.recipe import Recipe
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file, or of all such files of a folder, as float32. Never reads pickle.
 
-    Raises `StatePartError`.
+    Raises `WeightsError`.
     """
     paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     tensors: dict[str, torch.Tensor] = {}
@@ -26,16 +27,16 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         try:
             tensors |= load_file(each)
         except (OSError, SafetensorError) as error:
-            raise StatePartError("weights", f"{each} ({error})", "safetensors") from error
+            raise WeightsError(str(each), error, "a file of safetensors") from error
     if not tensors:
-        raise StatePartError("weights", f"nothing in {path}", "safetensors")
+        raise WeightsError(str(path), "no file of safetensors", "one, or several")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def create_first_state(recipe: Recipe, weights: Path | None) -> CanonicalState:
     """Return version 0: drawn from the seed, or for a recipe with given tensors, rounded from the file to the grid.
 
-    Raises `RecipeValueError` where only one of recipe and file speaks of given weights, `StatePartError` where they
+    Raises `RecipeValueError` where only one of recipe and file speaks of given weights, `WeightsError` where they
     don't fit.
     """
     drawn = create_genesis(recipe)
@@ -47,11 +48,24 @@ def create_first_state(recipe: Recipe, weights: Path | None) -> CanonicalState:
     if weights is None:
         return drawn
     values = read_weights(weights)
-    theta = {}
-    for tensor in given:
-        value = values.get(tensor.name)
-        if value is None or tuple(value.shape) != tensor.shape or not bool(torch.isfinite(value).all()):
-            got = "absent" if value is None else tuple(value.shape)
-            raise StatePartError(f"tensor {tensor.name}", got, f"{tensor.shape}, all finite")
-        theta[tensor.name] = to_units(value, tensor.fraction_bits).to(torch.int32)
+    theta = {
+        tensor.name: to_units(pick_weight(values, tensor.name, tensor.shape), tensor.fraction_bits).to(torch.int32)
+        for tensor in given
+    }
     return replace_theta(drawn, theta)
+
+
+def pick_weight(values: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return one parameter's tensor; files of a bare model leave the first part of the names out.
+
+    Raises `WeightsError` where it is absent, of another shape, or not finite.
+    """
+    value = values.get(name, values.get(name.partition(".")[2]))
+    if value is None:
+        raise WeightsError(f"tensor {name}", "absent", f"a shape of {shape}")
+    if tuple(value.shape) != shape:
+        raise WeightsError(f"tensor {name}", f"a shape of {tuple(value.shape)}", f"{shape}")
+    if not bool(torch.isfinite(value).all()):
+        num_bad = int((~torch.isfinite(value)).sum())
+        raise WeightsError(f"tensor {name}", f"{num_bad} that are not finite", "finite numbers only")
+    return value

@@ -164,9 +164,11 @@ def load_folder_tokenizer(folder: Path, recipe: Recipe, given: Path | None) -> T
 
 
 def _save_config(folder: Path, recipe: Recipe) -> None:
-    """Write what transformers needs beside the tensors."""
+    """Write what transformers needs beside the tensors; it reads them as the config's dtype, and they are float32."""
     if recipe.model.kind is ModelKind.HUGGING_FACE:
-        save_durable(folder / CONFIG_FILE, recipe.model.config.encode())
+        config = json.loads(recipe.model.config)
+        config.pop("torch_dtype", None)  # the older name
+        save_durable(folder / CONFIG_FILE, json.dumps({**config, "dtype": "float32"}, sort_keys=True).encode())
 
 
 def _sync_file(path: Path) -> None:
