@@ -30,7 +30,7 @@ def build_model(recipe: Recipe, state: CanonicalState, device: str | torch.devic
 
 
 def evaluate_state(recipe: Recipe, state: CanonicalState, corpus: Corpus, device: str | torch.device = "cpu") -> float:
-    """Return nats a byte over the recipe's held-out samples, spread evenly over the held-out text."""
+    """Return the loss (`Corpus.loss_unit`) over the recipe's held-out samples, spread evenly over the held-out text."""
     model = build_model(recipe, state, device)
     context = recipe.model.context
     last = corpus.held_out.size - context - 1

@@ -173,7 +173,7 @@ def main() -> None:
     """Simulate a shipped recipe or a recipe file and print a line a round."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("recipe", help="name of a shipped recipe, or a TOML file")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, choices=range(1, 256), metavar="1..255", default=2)
     parser.add_argument("--data", type=Path, help="a text file instead of the recipe's source")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training.worker.errors import Fatal
 from training.worker.metrics import Metrics
 from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
-from training.worker.trace import EventKind, TraceEvent
+from training.worker.trace import EventKind, Trace, TraceEvent
 
 
 def _event(kind: EventKind, round_index: int, start: float, seconds: float, **rest: Any) -> TraceEvent:
@@ -47,7 +47,7 @@ def _story(metrics: Metrics) -> None:
     metrics.note(_event(EventKind.COMPRESS, 0, 12.0, 1.0, num_bytes=4_096))
     metrics.note(_train(1, 14.0, global_step=20))
     metrics.note(_event(EventKind.APPLY, 0, 16.0, 0.1, counters={"accepted": 1}))
-    metrics.note(_event(EventKind.EVALUATE, 1, 16.2, 0.3, note="2.1250"))
+    metrics.note(_event(EventKind.EVALUATE, 1, 16.2, 0.3, note="2.1250", counters={"bits_a_byte_micro": 1_500_000}))
     metrics.note(_event(EventKind.TRAFFIC, -1, 17.0, 0.0, counters={"payload_sent": 9_000, "rpc_sent": 500}))
     metrics.note(_event(EventKind.TRAFFIC, -1, 18.0, 0.0, counters={"payload_sent": 9_500, "rpc_sent": 700}))
 
@@ -72,6 +72,18 @@ def test_the_file_is_a_history_as_wandb_keeps_it(tmp_path: Path) -> None:
     assert rows[3]["updates/accepted"] == 1
     assert rows[3]["run/version"] == 1
     assert rows[4]["held_out/loss"] == 2.125
+    assert rows[4]["held_out/bits_a_byte"] == 1.5
+
+
+def test_an_evaluation_that_failed_is_no_figure(tmp_path: Path) -> None:
+    """Its note is why; the error itself goes its way, and no other one comes in its place."""
+    metrics = Metrics([JsonLines(tmp_path / "metrics.jsonl", started_seconds=0.0)])
+    trace = Trace(tmp_path / "trace.jsonl", (metrics.note,))
+    with pytest.raises(MemoryError), trace.span(EventKind.EVALUATE, 4):
+        raise MemoryError
+    trace.close()
+    metrics.close()
+    assert not (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_prometheus_serves_what_its_own_parser_reads() -> None:

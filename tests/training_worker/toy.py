@@ -182,6 +182,12 @@ class ToyRules:
     def evaluate(self, state: ToyState) -> float:
         return 1.0 + state.theta / 1e6
 
+    def describe_loss(self, loss: float) -> str:
+        return f"{loss} nats a token"
+
+    def compute_bits_a_byte(self, loss: float) -> float | None:
+        return None
+
     def create_engine(self, state: ToyState, version: int) -> ToyEngine:
         return self._keep(ToyEngine(state, version, self.gain))
 

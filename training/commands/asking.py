@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import RunInfo, RunState
 from training.core.errors import RecipeError
+from training.core.loss_unit import get_loss_unit
 from training.core.recipe_text import parse_recipe
 from training.worker.errors import WrongRun
 
@@ -26,6 +27,14 @@ def fetch_recipe_rank(client: ChainClient, run: int) -> int | None:
         return parse_recipe(client.training.recipe(run).decode("utf-8", errors="replace")).codec.rank or None
     except RecipeError:
         return None
+
+
+def fetch_loss_unit(client: ChainClient, run: int) -> str:
+    """Return what a run's losses are counted in; `nats`, of what isn't known, where the recipe can't be read here."""
+    try:
+        return get_loss_unit(parse_recipe(client.training.recipe(run).decode("utf-8", errors="replace")))
+    except RecipeError:
+        return "nats"
 
 
 def create_no_run(run: object) -> WrongRun:

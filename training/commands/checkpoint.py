@@ -23,6 +23,7 @@ from training.commands.options import (
 )
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
 from training.core.errors import StatePartError
+from training.core.loss_unit import LossUnit
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.worker.errors import PayloadError, StateUnavailable, WrongRecipe
 
@@ -122,15 +123,25 @@ def evaluate(
             {
                 "loss": loss,
                 "loss_micro": round(loss * 1_000_000),
+                "unit": corpus.loss_unit,
+                "bits_a_byte": corpus.compute_bits_a_byte(loss),
+                "held_out_tokens": int(corpus.held_out.size),
+                "held_out_bytes": corpus.held_out_bytes,
                 "version": model.about.version,
                 "root": model.about.root,
                 "held_out_digest": corpus.held_out_digest,
             }
         )
         return
+    if corpus.loss_unit is LossUnit.BYTE:
+        size = f"{corpus.held_out.size:,} held-out bytes"
+    elif corpus.held_out_bytes is not None:
+        size = f"{corpus.held_out.size:,} held-out tokens of {corpus.held_out_bytes:,} bytes"
+    else:
+        size = f"{corpus.held_out.size:,} held-out tokens, of a file that doesn't say how many bytes they stand for"
     STDOUT.print(
-        f"held-out loss {loss:.6f} nats a byte (version {model.about.version}, "
-        f"{corpus.held_out.size:,} held-out bytes, digest {corpus.held_out_digest.hex()[:12]})"
+        f"held-out loss {corpus.describe_loss(loss)} (version {model.about.version}, "
+        f"{size}, digest {corpus.held_out_digest.hex()[:12]})"
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from training.commands.options import DataOption, JsonOption
+from training.commands.options import DataOption, JsonOption, TokenizerOption
 from training.commands.output import STDOUT, format_bytes, format_loss, print_json, print_pairs
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ def simulate(
     seats: Annotated[
         int | None, typer.Option(min=1, max=64, help="Storage nodes, for the bytes dispersed; default 4.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=4096, help="CPU threads.")] = 1,
     data: DataOption = None,
+    tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe with N workers here: losses, roots and exact bytes, a line a round."""
@@ -33,7 +34,8 @@ def simulate(
 
     from training.attacks import AttackKind
     from training.core.layout import build_layout
-    from training.data.corpus import load_corpus
+    from training.core.schedule import compute_num_rounds_total
+    from training.data.corpus import check_size, load_corpus
     from training.evaluation import evaluate_state
     from training.simulate import DEFAULT_SEATS, NO_TRAFFIC, load_recipe
     from training.simulate import simulate as run_rounds
@@ -47,7 +49,11 @@ def simulate(
         )
     torch.set_num_threads(threads)
     parsed = load_recipe(recipe)
-    corpus = load_corpus(parsed.data, data)
+    most = compute_num_rounds_total(parsed.rounds)
+    if rounds is not None and rounds > most:
+        raise typer.BadParameter(f"{rounds}, the recipe has {most} rounds", param_hint="--rounds")
+    corpus = load_corpus(parsed.data, data, tokenizer_file=tokenizer, vocabulary=parsed.model.vocabulary)
+    check_size(corpus, parsed.model.context)
     lines: list[dict[str, Any]] = []
     total = NO_TRAFFIC
 
@@ -92,13 +98,21 @@ def simulate(
     parameters = build_layout(parsed).num_parameters
     if as_json:
         print_json(
-            {"rounds": lines, "traffic": total, "held_out": loss, "parameters": parameters, "root": state.root()}
+            {
+                "rounds": lines,
+                "traffic": total,
+                "held_out": loss,
+                "unit": corpus.loss_unit,
+                "bits_a_byte": corpus.compute_bits_a_byte(loss),
+                "parameters": parameters,
+                "root": state.root(),
+            }
         )
         return
     print_pairs(
         f"{parsed.name}: {workers} workers, {parameters:,} parameters",
         [
-            ("held-out loss", f"{loss:.4f} nats a byte"),
+            ("held-out loss", corpus.describe_loss(loss)),
             ("payloads of a worker", format_bytes(total.payload_bytes)),
             ("up, with the store's redundancy", format_bytes(total.up_bytes)),
             ("down", format_bytes(total.down_bytes)),

@@ -13,7 +13,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_address
 from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
 from contracts.bindings.unlocking import ask_password
-from training.commands.asking import fetch_recipe_rank, fetch_run
+from training.commands.asking import fetch_loss_unit, fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_run
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
 from training.commands.output import (
@@ -95,7 +95,7 @@ def status(
             ("verdict", last.verdict),
             ("in block", str(update.height)),
             ("payload", f"{format_bytes(update.size_bytes)}, blob {format_hash(update.blob)}"),
-            ("trained", describe_training(update)),
+            ("trained", describe_training(update, fetch_loss_unit(client, run))),
             ("paid", format_tokens(update.paid)),
         ],
     )
@@ -130,11 +130,11 @@ def explain_update(update: Update, info: RoundInfo) -> str:
     )
 
 
-def describe_training(update: Update) -> str:
+def describe_training(update: Update, loss_unit: str) -> str:
     """Say what an update was made from; the last F rounds have no inner steps, they only flush what is left."""
     if not update.tokens:
         return "no inner steps: a flush round, it sends what was left over"
-    return f"{update.tokens:,} tokens, loss {format_loss(update.loss_micro)}"
+    return f"{update.tokens:,} tokens, loss {format_loss(update.loss_micro)} {loss_unit}"
 
 
 def describe_member(member: Member, height: int) -> list[tuple[str, str]]:

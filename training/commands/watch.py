@@ -16,7 +16,7 @@ from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ChainUnreachable, RpcError
 from contracts.bindings.types import RunInfo, RunState
-from training.commands.asking import fetch_run
+from training.commands.asking import fetch_loss_unit, fetch_run
 from training.commands.describing import describe_escrow
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
 from training.commands.output import (
@@ -52,13 +52,14 @@ def watch(
     """Show a run live until it has finished or Ctrl-C; with --json one document a look."""
     client = ChainClient(chain)
     look = fetch_look(client, run)
+    unit = look["loss_unit"]
     if as_json:
         while True:
             print_json(look)
             if once or look["run"].state is RunState.FINISHED:
                 return
             time.sleep(every)
-            look = fetch_look(client, run)
+            look = fetch_look(client, run, unit)
     if once:
         STDOUT.print(render_look(look, STDOUT.width))
         return
@@ -66,7 +67,7 @@ def watch(
         while look["run"].state is not RunState.FINISHED:
             time.sleep(every)
             try:
-                look = fetch_look(client, run)
+                look = fetch_look(client, run, unit)
             except (ChainUnreachable, RpcError) as error:
                 live.update(
                     Group(render_look(look, STDOUT.width), Text(f"chain: {error}; asking again", style="yellow")),
@@ -76,8 +77,8 @@ def watch(
             live.update(render_look(look, STDOUT.width), refresh=True)
 
 
-def fetch_look(client: ChainClient, run: int) -> dict[str, Any]:
-    """Read what one look shows."""
+def fetch_look(client: ChainClient, run: int, loss_unit: str | None = None) -> dict[str, Any]:
+    """Read what one look shows; the recipe, which never changes, only where its unit isn't given."""
     height = client.height()
     info = fetch_run(client, run)
     first = max(0, info.num_opened - SHOWN_ROUNDS)
@@ -85,7 +86,14 @@ def fetch_look(client: ChainClient, run: int) -> dict[str, Any]:
     updates = [client.training.updates(run, index) for index in range(first, info.num_opened)]
     # Evaluations are listed by version from 0 on; the newest are asked for.
     evaluations = client.training.evaluations(run, max(0, info.head_version - 64), 256)
-    return {"height": height, "run": info, "rounds": rounds, "updates": updates, "evaluations": evaluations}
+    return {
+        "height": height,
+        "run": info,
+        "rounds": rounds,
+        "updates": updates,
+        "evaluations": evaluations,
+        "loss_unit": fetch_loss_unit(client, run) if loss_unit is None else loss_unit,
+    }
 
 
 def render_look(look: dict[str, Any], width: int) -> Group:
@@ -117,7 +125,7 @@ def render_look(look: dict[str, Any], width: int) -> Group:
     curve = "  ".join(f"v{item.version} {format_loss(item.loss_micro)}" for item in losses) or "none yet"
     return Group(
         table,
-        Text(f"held-out loss of the agreed weights: {curve}"),
+        Text(f"held-out loss of the agreed weights, {look['loss_unit']}: {curve}"),
         Text(
             f"settled {info.num_settled} of {info.num_rounds_total}   "
             f"members {info.num_eligible} of {info.num_members}   checkpoint {info.certified_version}   "

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from da.core.hashing import compute_digest
 from training.core.errors import CorpusMissingError, CorpusTooSmallError, TextDigestError
+from training.core.loss_unit import LossUnit, compute_bits_a_byte
 from training.core.recipe import ANY_TEXT, DataRecipe, DataSource
 from training.data.formats import is_documents, is_token_file, map_tokens, read_dataset, read_documents, read_text
 from training.data.tokenizer import BYTES, Tokenizer, load_tokenizer
@@ -44,6 +45,24 @@ class Corpus:
     """blake3 of ``train``, 32 bytes."""
     held_out_digest: bytes
     """blake3 of ``held_out``, 32 bytes; shown beside every loss."""
+    held_out_bytes: int | None = None
+    """Bytes of the text that ``held_out`` stands for; None for a file of tokens, which doesn't say."""
+
+    @property
+    def loss_unit(self) -> LossUnit:
+        """Return what a loss over this text is counted in."""
+        return LossUnit.BYTE if self.held_out.dtype.itemsize == 1 else LossUnit.TOKEN
+
+    def compute_bits_a_byte(self, loss: float) -> float | None:
+        """Return a held-out loss in bits a byte of text, by the tokens and bytes of all of ``held_out``; or None."""
+        if not self.held_out_bytes:
+            return None
+        return compute_bits_a_byte(loss, int(self.held_out.size), self.held_out_bytes)
+
+    def describe_loss(self, loss: float) -> str:
+        """Write a held-out loss with its unit, and in bits a byte where that is known."""
+        bits = self.compute_bits_a_byte(loss)
+        return f"{loss:.6f} {self.loss_unit}" + (f", {bits:.4f} bits a byte" if bits is not None else "")
 
     @property
     def digest(self) -> bytes:
@@ -130,7 +149,7 @@ def _split(pieces: Iterable[bytes], held_out_bps: int, where: str, tokenizer: To
         raise CorpusMissingError(where)
     if not held_out and len(train) > 1:
         held_out.append(train.pop())
-    return _finish(tokenizer.encode(train), tokenizer.encode(held_out))
+    return _finish(tokenizer.encode(train), tokenizer.encode(held_out), sum(map(len, held_out)))
 
 
 def _cut(tokens: Tokens, held_out_bps: int) -> Corpus:
@@ -139,12 +158,13 @@ def _cut(tokens: Tokens, held_out_bps: int) -> Corpus:
     return _finish(tokens[: tokens.size - num_held_out], tokens[tokens.size - num_held_out :])
 
 
-def _finish(train: Tokens, held_out: Tokens) -> Corpus:
+def _finish(train: Tokens, held_out: Tokens, held_out_bytes: int | None = None) -> Corpus:
     return Corpus(
         train=train,
         held_out=held_out,
         train_digest=_digest(train),
         held_out_digest=_digest(held_out),
+        held_out_bytes=held_out_bytes,
     )
 
 

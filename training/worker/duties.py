@@ -182,7 +182,10 @@ class Duties:
         with self._parts.trace.span(EventKind.EVALUATE, version) as span:
             loss = self._parts.rules.evaluate(state)
             span.note = f"{loss:.4f}"
-        LOG.info("version %d: held-out loss of the agreed weights %.4f", version, loss)
+            bits = self._parts.rules.compute_bits_a_byte(loss)
+            if bits is not None:
+                span.counters = {"bits_a_byte_micro": round(bits * 1_000_000)}
+        LOG.info("version %d: held-out loss of the agreed weights %s", version, self._parts.rules.describe_loss(loss))
         try:
             self._parts.sender.send("recordEvaluation", self._parts.run, version, round(loss * 1_000_000))
         except (ContractError, TransactionFailed) as error:

@@ -14,6 +14,7 @@ import torch
 from training.core.canonical import CanonicalState, create_genesis, decode_parts
 from training.core.errors import StatePartError, WorkerStateError
 from training.core.layout import build_layout
+from training.core.loss_unit import LossUnit
 from training.core.payload import plan_payload
 from training.core.recipe import Recipe
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
@@ -97,6 +98,11 @@ class EngineRules:
         """Return where the inner steps run."""
         return self._device
 
+    @property
+    def loss_unit(self) -> LossUnit:
+        """Return what losses over this text are counted in."""
+        return self._corpus.loss_unit
+
     def create_genesis(self) -> CanonicalState | None:
         """Return version 0; None where the recipe has given tensors (`trainer run create --weights`)."""
         if any(tensor.is_given for tensor in build_layout(self.recipe).tensors):
@@ -129,9 +135,17 @@ class EngineRules:
         return plan_steps(self.recipe.rounds, round_index, local_steps)
 
     def evaluate(self, state: CanonicalState) -> float:
-        """Return the held-out loss of an agreed state, nats a byte."""
+        """Return the held-out loss of an agreed state, nats a token."""
         with self._evaluating:
             return evaluate_state(self.recipe, state, self._corpus, self._choose_evaluation_device())
+
+    def describe_loss(self, loss: float) -> str:
+        """Write a held-out loss with its unit, and in bits a byte where that is known."""
+        return self._corpus.describe_loss(loss)
+
+    def compute_bits_a_byte(self, loss: float) -> float | None:
+        """Return a held-out loss in bits a byte of text; None where the text is a file of tokens."""
+        return self._corpus.compute_bits_a_byte(loss)
 
     def create_engine(self, state: Any, version: int) -> LocalWorker:
         """Return a worker that starts fresh from an agreed state."""

@@ -238,10 +238,9 @@ class RoundLoop:
             self._exchange.reset_reason = f"local weights are not finite any more ({error})"
             return LoopEnd.RESET
         LOG.info(
-            "round %d: %d steps, training loss %.4f, %s %d bytes",
+            "round %d: %s, %s %d bytes",
             t,
-            self._progress.round_steps if self._progress.round == t else 0,
-            self._progress.loss_micro / 1_000_000,
+            self._describe_training(t),
             "sending" if is_recorded else "not made durable, so not sent and back to error feedback later:",
             len(payload),
         )
@@ -251,6 +250,14 @@ class RoundLoop:
         if is_recorded:
             self._outbox.wake()
         return None
+
+    def _describe_training(self, round_index: int) -> str:
+        """Say what an update was made from; losses are in the unit that was said at the start."""
+        progress = self._progress
+        if not progress.steps:
+            return "no inner steps, what was left over"
+        steps = progress.round_steps if progress.round == round_index else 0
+        return f"{steps} steps, training loss {progress.loss_micro / 1_000_000:.4f}"
 
     def _record_sent(self, info: RoundInfo, payload: bytes) -> None:
         digest = compute_digest(payload).hex()

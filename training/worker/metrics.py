@@ -63,13 +63,22 @@ class Metrics:
             counts = {name: self._totals[name] for name in ("updates/accepted", "updates/returned")}
             return {"run/version": event.round + 1, "seconds/apply": seconds, **counts}
         if event.kind is EventKind.EVALUATE:
-            return {"held_out/loss": float(event.note), "held_out/version": event.round} if event.note else {}
+            return self._read_evaluation(event)
         if event.kind is EventKind.TRAFFIC:
             return {f"bytes/{name}": count for name, count in event.counters.items()}
         if event.kind in EXCHANGE_KINDS or event.kind in (EventKind.COMPRESS, EventKind.WAIT, EventKind.CHECKPOINT):
             figures = {f"seconds/{event.kind.value}": seconds}
             return figures | ({f"bytes/{event.kind.value}": event.num_bytes} if event.num_bytes else {})
         return {}
+
+    @staticmethod
+    def _read_evaluation(event: TraceEvent) -> dict[str, float]:
+        try:
+            figures = {"held_out/loss": float(event.note), "held_out/version": float(event.round)}
+        except ValueError:  # it failed: the note is why
+            return {}
+        bits = event.counters.get("bits_a_byte_micro")
+        return figures if bits is None else {**figures, "held_out/bits_a_byte": bits / MICRO}
 
     def _read_train(self, event: TraceEvent, seconds: float) -> dict[str, float]:
         counters = event.counters

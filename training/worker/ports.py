@@ -196,6 +196,12 @@ class Rules(Protocol):
     def evaluate(self, state: Any) -> float:
         """Return the held-out loss of the agreed weights, nats a token."""
 
+    def describe_loss(self, loss: float) -> str:
+        """Write a held-out loss with its unit, for people."""
+
+    def compute_bits_a_byte(self, loss: float) -> float | None:
+        """Return a held-out loss in bits a byte of text, None where it isn't known."""
+
     def create_engine(self, state: Any, version: int) -> LocalEngine:
         """Return a worker that starts fresh from an agreed state."""
 

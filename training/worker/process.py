@@ -161,7 +161,8 @@ def _work_at(
         rules = _create_rules(text, config, run, address, stop)
         if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
             LOG.warning("%s", short)
-        LOG.info("run %d: %s, recipe %s, on %s", run.run, address, rules.recipe.name, rules.device)
+        about = f"recipe {rules.recipe.name}, on {rules.device}; losses are {rules.loss_unit}"
+        LOG.info("run %d: %s, %s", run.run, address, about)
         parts = WorkerParts(
             chain=client,
             sender=TrainingSender(Sender(client, config.private_key)),

@@ -80,7 +80,8 @@ class TraceEvent:
     """One readable word or line."""
     counters: dict[str, int] = field(default_factory=dict)
     """TRAFFIC: bytes by kind since the process began; TRAIN: steps, tokens, loss_micro, skipped, global_step (the one
-    that comes next), rate_nano (of the last one); APPLY: own updates accepted and returned."""
+    that comes next), rate_nano (of the last one); APPLY: own updates accepted and returned;
+    EVALUATE: bits_a_byte_micro, where known."""
 
 
 class Trace:
