@@ -20,38 +20,14 @@ from typing import Any
 
 import pytest
 from training_worker_devnet import STOP_SECONDS, Devnet, open_devnet, run_trainer
+from training_worker_tiny_recipe import make_recipe
 
 from contracts.bindings.types import MemberState, RoundState, RunState, UpdateFate
 from training.worker.trace import EventKind, load_trace
 
 pytestmark = pytest.mark.integration
 
-RECIPE = """
-name = "story"
-seed = 11
-[model]
-width = 16
-num_layers = 1
-num_heads = 2
-hidden = 32
-context = 16
-[data]
-source = "python_stdlib"
-eval_windows = 8
-[inner]
-batch_size = 2
-learning_rate = 0.01
-warmup_steps = 4
-[codec]
-kind = "low_rank_int4"
-rank = 4
-[rounds]
-num_fragments = 4
-overlap = 1
-local_steps = 160
-num_rounds = 400
-[outer]
-"""
+RECIPE = make_recipe("story", 11, rounds={"local_steps": 160, "num_rounds": 400})
 """Tiny, with enough inner steps that a worker can be killed in the middle of them."""
 
 

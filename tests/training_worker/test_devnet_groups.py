@@ -13,37 +13,21 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from training_worker_devnet import STOP_SECONDS, Devnet, Worker, open_devnet
+from training_worker_tiny_recipe import make_recipe
 
 from contracts.bindings.types import MemberState, RoundState, UpdateFate
+from training.core.recipe import CodecKind
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-RECIPE = """
-name = "shapes"
-seed = 12
-[model]
-width = 16
-num_layers = 2
-num_heads = 2
-hidden = 32
-context = 16
-[data]
-source = "python_stdlib"
-eval_windows = 8
-[inner]
-batch_size = 4
-learning_rate = 0.01
-warmup_steps = 4
-[codec]
-kind = "low_rank_2bit"
-rank = 4
-[rounds]
-num_fragments = 2
-overlap = 1
-local_steps = 16
-num_rounds = 400
-[outer]
-"""
+RECIPE = make_recipe(
+    "shapes",
+    12,
+    model={"num_layers": 2},
+    inner={"batch_size": 4},
+    codec={"kind": CodecKind.LOW_RANK_2BIT},
+    rounds={"num_fragments": 2, "local_steps": 16, "num_rounds": 400},
+)
 
 EXIT_SECONDS = 60.0
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from training_worker_devnet import Devnet, open_devnet
+from training_worker_tiny_recipe import make_recipe
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ContractError
@@ -27,6 +28,7 @@ from contracts.bindings.types import RefusalReason, RoundState, RunState, Update
 from da.blocking import BlobClient
 from training.attacks import AttackKind, craft_payload
 from training.core.canonical import CanonicalState, create_genesis
+from training.core.recipe import Q15_ONE, CodecKind
 from training.core.recipe_text import parse_recipe
 from training.core.settle import settle
 from training.data.corpus import load_corpus
@@ -43,35 +45,15 @@ from training.worker.trace import Trace
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-RECIPE = """
-name = "liars"
-seed = 13
-[model]
-width = 16
-num_layers = 1
-num_heads = 2
-hidden = 32
-context = 16
-[data]
-source = "python_stdlib"
-eval_windows = 64
-[inner]
-batch_size = 4
-learning_rate = 0.01
-warmup_steps = 4
-[codec]
-kind = "dense_int8"
-[rounds]
-num_fragments = 2
-overlap = 1
-local_steps = 24
-num_rounds = 8
-[outer]
-momentum_start_q15 = 0
-momentum_end_q15 = 0
-rate_start_q15 = 32768
-rate_end_q15 = 32768
-"""
+RECIPE = make_recipe(
+    "liars",
+    13,
+    data={"eval_windows": 64},
+    inner={"batch_size": 4},
+    codec={"kind": CodecKind.DENSE_INT8},
+    rounds={"num_fragments": 2, "local_steps": 24, "num_rounds": 8},
+    outer={"momentum_end_q15": 0, "rate_end_q15": Q15_ONE},
+)
 
 HONEST = ("ann", "bob", "cat")
 LIAR = "eve"

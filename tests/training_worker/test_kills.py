@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 from training_worker_devnet import open_devnet
+from training_worker_tiny_recipe import make_recipe
 
 from contracts.bindings.types import RunState, UpdateFate
+from training.core.recipe import CodecKind
 from training.worker.trace import compute_overlap, load_trace
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(2_400)]
@@ -28,32 +30,14 @@ LONGEST_LIFE_SECONDS = 8.0
 
 STOPPED_SECONDS = 30.0
 
-RECIPE = """
-name = "kills"
-seed = 12
-[model]
-width = 32
-num_layers = 2
-num_heads = 2
-hidden = 64
-context = 32
-[data]
-source = "python_stdlib"
-eval_windows = 8
-[inner]
-batch_size = 4
-learning_rate = 0.005
-warmup_steps = 4
-[codec]
-kind = "low_rank_2bit"
-rank = 4
-[rounds]
-num_fragments = 4
-overlap = 1
-local_steps = 2400
-num_rounds = 400
-[outer]
-"""
+RECIPE = make_recipe(
+    "kills",
+    12,
+    model={"width": 32, "num_layers": 2, "hidden": 64, "context": 32},
+    inner={"batch_size": 4, "learning_rate": 0.005},
+    codec={"kind": CodecKind.LOW_RANK_2BIT},
+    rounds={"local_steps": 2400, "num_rounds": 400},
+)
 
 
 @pytest.fixture(scope="module")
