@@ -155,6 +155,25 @@ def test_a_member_is_told_to_give_the_run_s_files() -> None:
     file_run = replace(recipe, data=data)
     assert runs.describe_files(file_run, None) == " --data FILE --tokenizer tokenizer.json"
     assert "--data own.txt" in runs.describe_files(file_run, Path("own.txt"))
+    assert "--tokenizer b.json" in runs.describe_files(file_run, Path("own.txt"), Path("b.json"))
+
+
+def test_who_makes_a_run_of_a_file_is_told_how_much_of_it_is_read() -> None:
+    """The recipe's own figures: 12 rounds of H / F = 2 steps, 2 samples of 16 bytes each, is 768 bytes a member."""
+    recipe = parse_recipe(load_shipped("tiny"))
+    assert runs.describe_text(recipe, None, 2) is None
+    file_run = replace(recipe, data=replace(recipe.data, source=DataSource.FILE))
+    unseen = runs.describe_text(file_run, None, 2)
+    assert unseen is not None
+    assert "--data wasn't given: 2 members read 1,536 bytes (24 steps of 2 samples of 16)" in unseen
+    assert "one without 18 bytes" in unseen
+    seen = runs.describe_text(file_run, 512, 2)
+    assert seen is not None
+    assert "512 bytes to train on" in seen
+    assert "about 3.0 times over" in seen
+    assert "0.15 % of it" in str(runs.describe_text(file_run, 1_000_000, 2))
+    tokens = replace(file_run, data=replace(file_run.data, tokenizer_digest="00" * 32))
+    assert "1,536 tokens" in str(runs.describe_text(tokens, None, 2))
 
 
 @pytest.mark.parametrize(("width", "num_columns"), [(160, 9), (100, 8), (80, 7), (60, 5)])

@@ -37,6 +37,7 @@ from training.commands.output import (
     print_table,
 )
 from training.commands.timing import BlockPace, measure_pace
+from training.core.loss_unit import LossUnit, get_loss_unit
 from training.core.recipe import ANY_TEXT, DataSource, Recipe
 from training.core.recipe_text import parse_recipe
 from training.recipes.reading import read_recipe_text
@@ -160,8 +161,7 @@ def create(
     text = _load_recipe(recipe_file)
     recipe = parse_recipe(text)
     _check_text_is_named(recipe, recipe_file)
-    if data is not None:
-        _check_file(recipe, data, tokenizer)
+    num_train_tokens = None if data is None else _check_file(recipe, data, tokenizer)
     for address in allow or ():
         if re.fullmatch(r"(0x)?[0-9a-fA-F]{40}", address) is None:
             raise Fatal(
@@ -206,6 +206,10 @@ def create(
         min_lease_blocks=min_lease,
     )
     _check_balance(client, sender.address, escrow_wei)
+    num_members = max(min_members, len(allow or ()))
+    about_text = describe_text(recipe, num_train_tokens, num_members)
+    if num_train_tokens is None and about_text is not None:
+        STDERR.print(about_text)
     genesis = create_first_state(recipe, weights)
     blobs = BlobClient()
     try:
@@ -233,11 +237,13 @@ def create(
     STDOUT.print(f"run {run} created by {sender.address}, genesis root {format_hash(info.genesis_root)}")
     STDOUT.print(f"one block is about {pace.block_seconds:.2f} s; a round lasts at most {params.round_blocks} blocks")
     STDOUT.print(describe_pay(reward_wei, escrow_wei))
-    num_members = max(min_members, len(allow or ()))
     if short := describe_short_escrow(reward_wei, escrow_wei, info.num_rounds_total, num_members):
         STDOUT.print(f"{short}; add to it: trainer run fund TOKENS --run {run} --key-file {key_file}")
+    if num_train_tokens is not None and about_text is not None:
+        STDOUT.print(about_text)
     where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
-    STDOUT.print(f"join it: trainer join --run {run} --key-file WORKER.key{describe_files(recipe, data)}{where}")
+    files = describe_files(recipe, data, tokenizer)
+    STDOUT.print(f"join it: trainer join --run {run} --key-file WORKER.key{files}{where}")
     if is_allow_listed and not allow:
         STDOUT.print(f"nobody may join yet: trainer run allow 0xWORKER --run {run} --key-file {key_file}{where}")
 
@@ -267,10 +273,35 @@ def describe_short_escrow(reward_wei: int, escrow_wei: int, num_rounds: int, num
     return f"warning: the escrow pays {who}, at most"
 
 
-def describe_files(recipe: Recipe, data: Path | None) -> str:
+def describe_files(recipe: Recipe, data: Path | None, tokenizer: Path | None = None) -> str:
     """Return the options that a member must add for the files that the recipe names by digest only."""
     text = f" --data {data or 'FILE'}" if recipe.data.source is DataSource.FILE else ""
-    return text + (" --tokenizer tokenizer.json" if recipe.data.tokenizer_digest else "")
+    return text + (f" --tokenizer {tokenizer or 'tokenizer.json'}" if recipe.data.tokenizer_digest else "")
+
+
+def describe_text(recipe: Recipe, num_train_tokens: int | None, num_members: int) -> str | None:
+    """Say how a run of a file and its text's size go together; None where the text is the source's own.
+
+    ``num_train_tokens`` is None where nobody has shown the file: then, what it must have.
+    """
+    if recipe.data.source is not DataSource.FILE:
+        return None
+    rounds, inner, context = recipe.rounds, recipe.inner, recipe.model.context
+    num_steps = rounds.num_rounds * rounds.local_steps // rounds.num_fragments
+    num_read = num_steps * inner.batch_size * context * num_members
+    members = "one member reads" if num_members == 1 else f"{num_members} members read"
+    unit = "bytes" if get_loss_unit(recipe) is LossUnit.BYTE else "tokens"
+    read = f"{members} {num_read:,} {unit} ({num_steps:,} steps of {inner.batch_size} samples of {context})"
+    if num_train_tokens is None:
+        return (
+            f"warning: nobody has looked at the text, since --data wasn't given: {read}; of a smaller one, parts again\n"
+            f"  one without {context + 2:,} {unit} to train on, and as many held out, each member's `trainer join` refuses "
+            "before it bonds anything\n"
+            "  see before: trainer data digest --recipe RECIPE --data FILE"
+        )
+    times = num_read / num_train_tokens
+    again = f"about {times:,.1f} times over" if times > 1 else f"{100 * times:.2g} % of it"
+    return f"the text has {num_train_tokens:,} {unit} to train on; {read}, {again}"
 
 
 @app.command("list")
@@ -423,13 +454,14 @@ def _check_text_is_named(recipe: Recipe, recipe_file: str) -> None:
         )
 
 
-def _check_file(recipe: Recipe, file: Path, tokenizer: Path | None) -> None:
-    """Refuse a text that is not the recipe's, or too small for it, before money is locked for it."""
+def _check_file(recipe: Recipe, file: Path, tokenizer: Path | None) -> int:
+    """Refuse a text that is not the recipe's, or too small for it, before money is locked; return its tokens."""
     from training.data.corpus import check_size, check_text, load_corpus
 
     corpus = load_corpus(recipe.data, file, tokenizer_file=tokenizer, vocabulary=recipe.model.vocabulary)
     check_text(recipe.data, corpus, file)
     check_size(corpus, recipe.model.context)
+    return int(corpus.train.size)
 
 
 def _check_balance(client: ChainClient, address: str, escrow_wei: int) -> None:
