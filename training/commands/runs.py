@@ -294,9 +294,9 @@ def describe_text(recipe: Recipe, num_train_tokens: int | None, num_members: int
     read = f"{members} {num_read:,} {unit} ({num_steps:,} steps of {inner.batch_size} samples of {context})"
     if num_train_tokens is None:
         return (
-            f"warning: nobody has looked at the text, since --data wasn't given: {read}; of a smaller one, parts again\n"
-            f"  one without {context + 2:,} {unit} to train on, and as many held out, each member's `trainer join` refuses "
-            "before it bonds anything\n"
+            f"warning: nobody has looked at the text, since --data wasn't given: {read}; of a smaller one, parts "
+            f"again\n  one without {context + 2:,} {unit} to train on, and as many held out, each member's "
+            "`trainer join` refuses before it bonds anything\n"
             "  see before: trainer data digest --recipe RECIPE --data FILE"
         )
     times = num_read / num_train_tokens
