@@ -7,14 +7,13 @@ the call names.  A limit of gas is only what GASLIMIT says, a base fee what BASE
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import Any
 
 from chain.core.environment import BlockEnvironment
 from chain.core.types import Address, Amount, Height
 from chain.rpc.faults import InvalidParams
-from chain.rpc.values import parse_data, parse_quantity
+from chain.rpc.values import find_nearest, parse_data, parse_quantity
 
 MAX_NUMBER = 2**63 - 1
 MAX_TIME = 2**64 - 1
@@ -61,8 +60,8 @@ def _read_names(value: dict[str, Any]) -> dict[str, Any]:
             raise InvalidParams(f"block override {name} is not supported: {_ABSENT[name]}")
         known = _OLD_NAMES.get(name, name)
         if known not in _FIELDS:
-            nearest = difflib.get_close_matches(name, _FIELDS, n=1)
-            advice = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(_FIELDS)}"
+            nearest = find_nearest(name, _FIELDS)
+            advice = f"did you mean {nearest}?" if nearest else f"known are {', '.join(_FIELDS)}"
             raise InvalidParams(f"unknown block override {name[:40]!r}, {advice}")
         if known in chosen:
             raise InvalidParams(f"block overrides name {known} twice: give {known} alone")

@@ -150,7 +150,10 @@ def get_fee_history(session: Session, params: Params) -> Any:
     params.at_most(3)
     snapshot = session.snapshot
     count = params.raw(0, "blockCount")
-    num_blocks = count if isinstance(count, int) else parse_quantity(count, "blockCount")
+    is_number = (
+        isinstance(count, int) and not isinstance(count, bool) and count >= 0
+    )  # as go-ethereum, beside a quantity
+    num_blocks = count if is_number else parse_quantity(count, "blockCount")
     newest = params.height(1, snapshot.height, "newestBlock")
     percentiles = _read_percentiles(params.raw(2, "rewardPercentiles", None))
     if newest > snapshot.height:
@@ -264,6 +267,9 @@ def _named_block(session: Session, params: Params) -> Block | None:
     """Return the block that the one parameter names by hash, number or tag."""
     params.at_most(1)
     value = params.raw(0, "block", "latest")
+    if isinstance(value, dict):
+        value = value.get("blockHash") or value.get("blockNumber", value)  # EIP-1898
+        params = Params([value])
     if isinstance(value, str) and len(value) == 66:
         return _block_of_hash(session, params)
     return _find_block(session, params.height(0, session.snapshot.height))

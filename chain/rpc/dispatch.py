@@ -11,7 +11,6 @@ makes this raise; it always answers JSON.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import itertools
 import json
 import logging
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from chain.core.executor import Contracts
+from chain.rpc.absent_methods import explain_absence
 from chain.rpc.archive_leaves import ArchiveLeaves
 from chain.rpc.archives import ARCHIVE_METHODS
 from chain.rpc.chain_methods import CHAIN_METHODS
@@ -49,7 +49,7 @@ from chain.rpc.state_methods import STATE_METHODS
 from chain.rpc.traces import TRACE_METHODS
 from chain.rpc.upstream import Upstream
 from chain.rpc.upstream_methods import PROOF_METHODS, UPSTREAM_METHODS, get_pending_count
-from chain.rpc.values import Params
+from chain.rpc.values import Params, find_nearest
 from chain.store import Reader, Snapshot, StoreError
 from da.foreign_json import parse_json
 
@@ -69,14 +69,15 @@ MAX_ANSWER_BYTES = 25 << 20
 """Of one body, as go-ethereum: what waits for a slow reader takes memory.  A single call may have it alone."""
 BATCH_SECONDS = 10.0
 """After this long a batch's remaining calls are refused."""
-NUM_THREADS = 4
-"""That read and call system contracts; they share the interpreter, so more would only wait."""
-NUM_EVM_THREADS = 2
-"""That run users' code, each call for a bounded time."""
-NUM_SEARCH_THREADS = 2
-"""That look through many blocks, each call for a bounded time."""
-MAX_PROOFS = 4
-"""Bodies that ask CometBFT for proofs or its own records at once: each asks the application many times."""
+NUM_THREADS = 5
+"""That read and call system contracts, four of them for one peer; they share the interpreter, so more would wait."""
+NUM_EVM_THREADS = 3
+"""That run users' code, each call for a bounded time; two of them for one peer."""
+NUM_SEARCH_THREADS = 3
+"""That look through many blocks, each call for a bounded time; two of them for one peer."""
+MAX_PROOFS = 5
+"""Bodies that ask CometBFT for proofs or its own records at once, four of them of one peer: each asks the application
+many times."""
 MAX_WAITING = 32
 """Bodies with calls of one of these kinds at once: what waits longer than its client does is of no use."""
 EVM_METHODS = (
@@ -129,7 +130,10 @@ class _Budget:
     def check(self) -> None:
         """Refuse the next call where time or room is used up."""
         if time.monotonic() > self.deadline:
-            raise NotReady(f"the batch took longer than {BATCH_SECONDS:.0f} s: split it")
+            raise NotReady(
+                f"the calls before took, or waited for, more than {BATCH_SECONDS:.0f} s;"
+                " next: split the batch, or ask again in a moment"
+            )
         if self.num_bytes > MAX_ANSWER_BYTES:
             raise AnswerTooLarge(MAX_ANSWER_BYTES, self.num_bytes)
         if self.num_bytes and not self.gathered.has_room(self.peer, 0):
@@ -346,8 +350,7 @@ class Dispatcher:
             if call.fault is not None:
                 raise call.fault
             if method is None:
-                names = [*READ_METHODS, *UPSTREAM_METHODS]
-                raise MethodNotFound(call.method, next(iter(difflib.get_close_matches(call.method, names, 1)), None))
+                raise _find_fault(call.method)
             budget.check()
             answer = _result(call.call_id, method(session, call.params))
         except RpcFault as e:
@@ -363,6 +366,14 @@ class Dispatcher:
         return encoded
 
 
+def _find_fault(method: str) -> MethodNotFound:
+    """Say what to do about a method that isn't here: one that other nodes have, or a slip."""
+    if reason := explain_absence(method):
+        return MethodNotFound(method, reason)
+    nearest = find_nearest(method, [*READ_METHODS, *UPSTREAM_METHODS])
+    return MethodNotFound(method, f"did you mean {nearest}?" if nearest else "")
+
+
 def _needs_upstream(call: _Call) -> bool:
     if call.method == "eth_getTransactionCount":
         return len(call.params) == 2 and call.params.raw(1, "block", "") == "pending"
@@ -374,6 +385,9 @@ def _parse_call(value: Any) -> _Call:
         fault = InvalidRequest("expected an object with jsonrpc, id, method and params")
         call_id = value.get("id") if isinstance(value, dict) else None
         return _Call(method="invalid", params=Params(()), call_id=call_id, is_notification=False, fault=fault)
+    if isinstance(value.get("id"), dict | list):
+        fault = InvalidRequest("id is an object or a list, expected a string or a number")
+        return _Call(method="invalid", params=Params(()), call_id=None, is_notification=False, fault=fault)
     params = value.get("params")
     is_list = params is None or isinstance(params, list)
     return _Call(

@@ -35,6 +35,10 @@ UNAVAILABLE_CODE = -32010
 """Of our own: this node can't answer now, nothing is wrong with the request; what was sent may have arrived."""
 
 
+_MAX_SHOWN_CHARACTERS = 80
+"""Of a name that a client made up."""
+
+
 class RpcFault(Exception):
     """An error object in the making."""
 
@@ -113,10 +117,10 @@ class MethodNotFound(RpcFault):
 
     code = -32601
 
-    def __init__(self, method: str, nearest: str | None) -> None:
-        """Keep the name; say the nearest known one."""
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        super().__init__(f"the method {method} does not exist/is not available{hint}")
+    def __init__(self, method: str, hint: str) -> None:
+        """Keep the name; the hint says what there is in its place."""
+        shown = method if len(method) <= _MAX_SHOWN_CHARACTERS else f"{method[:_MAX_SHOWN_CHARACTERS]}..."
+        super().__init__(f"the method {shown} does not exist/is not available" + (f"; {hint}" if hint else ""))
         self.method = method
 
 

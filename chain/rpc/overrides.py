@@ -7,7 +7,6 @@ chosen.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
@@ -17,7 +16,7 @@ from chain.core.executor import Contracts
 from chain.core.state import Base, Overlay
 from chain.core.types import Address
 from chain.rpc.faults import InvalidParams
-from chain.rpc.values import parse_data, parse_quantity
+from chain.rpc.values import find_nearest, parse_data, parse_quantity
 
 MAX_ACCOUNTS = 100
 """Of one call."""
@@ -45,8 +44,8 @@ def check_overrides(value: Any, contracts: Contracts) -> dict[Address, Mapping[s
     chosen = {Address(parse_data(key, "overridden address", 20)): fields for key, fields in value.items()}
     for address, fields in chosen.items():
         for name in fields.keys() - _FIELDS:
-            nearest = difflib.get_close_matches(name, _FIELDS, n=1)
-            advice = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(sorted(_FIELDS))}"
+            nearest = find_nearest(name, _FIELDS)
+            advice = f"did you mean {nearest}?" if nearest else f"known are {', '.join(sorted(_FIELDS))}"
             raise InvalidParams(f"unknown state override {name[:40]!r}, {advice}")
         if address in contracts and fields.keys() - {"balance"}:
             raise InvalidParams(f"of a system contract (0x{address.hex()}) only the balance can be overridden")

@@ -6,7 +6,8 @@ is neither is InvalidParams with the parameter's name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chain.core.types import Address
@@ -17,6 +18,15 @@ NEWEST_TAGS = frozenset({"latest", "safe", "finalized", "pending"})
 
 _MAX_QUANTITY = 2**256 - 1
 _MISSING = object()
+_MAX_SLIP_CHARACTERS = 80
+"""Twice the longest name there is."""
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that ``name`` was probably meant to be; none for one that is too long to be a slip."""
+    if len(name) > _MAX_SLIP_CHARACTERS:
+        return None  # to compare megabytes takes a second
+    return next(iter(difflib.get_close_matches(name, known, 1)), None)
 
 
 def quantity(value: int) -> str:

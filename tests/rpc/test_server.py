@@ -18,6 +18,7 @@ from eth_utils.address import to_checksum_address
 
 from chain.core import rlp
 from chain.core.hashing import keccak256
+from chain.rpc import values
 from chain.store import HISTORY_BLOCKS
 from contracts.bindings.errors import RpcError
 from contracts.bindings.types import RunParams, RunState
@@ -80,7 +81,8 @@ def test_views_of_one_transaction_agree(solo: Any) -> None:
     assert call(solo.url, "eth_getTransactionByBlockHashAndIndex", block["hash"], index)["result"] == by_hash
     assert call(solo.url, "eth_getTransactionByBlockNumberAndIndex", block["number"], index)["result"] == by_hash
     assert receipt in call(solo.url, "eth_getBlockReceipts", block["number"])["result"]
-    assert call(solo.url, "eth_getBlockReceipts", block["hash"])["result"][int(index, 16)] == receipt
+    for named in (block["hash"], {"blockHash": block["hash"]}, {"blockNumber": block["number"]}):
+        assert call(solo.url, "eth_getBlockReceipts", named)["result"][int(index, 16)] == receipt
     for name in ("blockHash", "blockNumber", "transactionIndex", "from", "to", "type"):
         assert receipt[name] == by_hash[name]
     assert receipt["effectiveGasPrice"] == by_hash["gasPrice"]
@@ -204,6 +206,10 @@ def test_call_to_an_address_without_contract_returns_nothing(solo: Any) -> None:
         ("eth_getBlockByNumber", ["latest", "yes"], -32602),
         ("eth_sendRawTransaction", ["0xzz"], -32602),
         ("eth_feeHistory", ["0x2", "latest", [90, 10]], -32602),
+        ("eth_feeHistory", [-2, "latest", []], -32602),
+        ("eth_feeHistory", [True, "latest", []], -32602),
+        ("eth_getBlockReceipts", [{}], -32602),
+        ("eth_getBlockReceipts", [{"blockHash": 7}], -32602),
         ("eth_getFilterChanges", ["0x1"], -32000),
         ("eth_mining_pool", [], -32601),
     ],
@@ -214,6 +220,42 @@ def test_invalid_calls_are_refused_with_their_code(solo: Any, method: str, param
 
 def test_unknown_method_names_the_nearest(solo: Any) -> None:
     assert "did you mean eth_getBalance" in error_of(solo.url, "eth_getBalances")["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "hint"),
+    [
+        ("eth_simulateV1", "eth_call takes state and block overrides"),
+        ("eth_sendTransaction", "this node holds no keys: sign in the client"),
+        ("personal_unlockAccount", "this node holds no keys"),
+        ("txpool_content", "eth_getTransactionCount(address, 'pending')"),
+        ("debug_traceCall", "debug_traceTransaction"),
+        ("anvil_setBalance", "eth_call takes overrides"),
+        ("evm_increaseTime", "no simulated chain"),
+    ],
+)
+def test_what_other_nodes_have_is_named_with_what_there_is(solo: Any, method: str, hint: str) -> None:
+    error = error_of(solo.url, method, {"blockStateCalls": []}, "latest")
+    assert error["code"] == -32601
+    assert error["message"].startswith(f"the method {method} does not exist/is not available; ")
+    assert hint in error["message"]
+
+
+def test_a_name_of_megabytes_is_not_compared(solo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks for the nearest one, which took 0.6 s of a processor."""
+    long = "eth_" * 1_000_000
+    error = error_of(solo.url, long)
+    assert (error["code"], len(error["message"]) < 200) == (-32601, True)
+    overridden = error_of(solo.url, "eth_call", {"to": NOBODY}, "latest", {NOBODY: {long: "0x1"}})
+    assert (overridden["code"], len(overridden["message"]) < 200) == (-32602, True)
+    monkeypatch.setattr(values.difflib, "get_close_matches", lambda *_: pytest.fail("it is compared"))
+    assert values.find_nearest(long, ["eth_call"]) is None
+
+
+@pytest.mark.parametrize("identifier", [{}, [1], {"a": [1]}])
+def test_an_id_is_no_object(solo: Any, identifier: Any) -> None:
+    answer = post(solo.url, json.dumps({"jsonrpc": "2.0", "id": identifier, "method": "eth_chainId"}).encode())
+    assert (answer["error"]["code"], answer["id"]) == (-32600, None)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 5000, b"1", b"null", b'"x"', b"[]", b"[1]", b"{}"])
