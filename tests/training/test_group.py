@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -350,3 +351,16 @@ def test_no_orphan_when_the_parent_is_killed(parent: tuple[subprocess.Popen[str]
     while any(is_running(pid) for pid in children):
         assert time.monotonic() < deadline, "a stage outlived its parent"
         time.sleep(0.05)
+
+
+def test_a_stage_that_takes_no_order_ends_the_worker(recipe: Recipe, corpus: Corpus) -> None:
+    """Stopped, it reads nothing: an order larger than its pipe could be waited for without an end."""
+    with contextlib.closing(create_pipeline(recipe, corpus, MEMBERS[0], 2, "1f1b")) as worker:
+        worker._processes._timeout_seconds = 1.0
+        os.kill(worker.pids[1], signal.SIGSTOP)
+        samples = torch.zeros(20_000, recipe.model.context + 1, dtype=torch.int64)
+        began = time.monotonic()
+        with pytest.raises(GroupEndedError, match=rf"stage 1 \(pid {worker.pids[1]}\) took no order 'step' in 1 s"):
+            worker._processes.ask("step", [(samples[:1], 0.0), (samples, 0.0)])
+        assert time.monotonic() - began < 30.0
+        assert not any(is_running(pid) for pid in worker.pids)

@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +34,9 @@ START_SECONDS = 300.0
 
 END_SECONDS = 5.0
 """Given to a child to end by itself before it is killed."""
+
+CLOSE_SECONDS = 0.5
+"""To put the order to close, a few bytes, into each pipe: one that is full has a child that reads nothing."""
 
 BLAME_SECONDS = 1.0
 """Waited, when a child fails, for another whose death may be the reason."""
@@ -133,10 +138,16 @@ class GroupProcesses:
         """
         with self._asking:
             self.check()
+            timeout_seconds = max(self._timeout_seconds, START_SECONDS if order == "start" else 0.0)
             try:
-                for pipe, own in zip(self._orders, arguments, strict=True):
-                    pipe.send_bytes(pickle.dumps((order, own)))
-                answers = self._collect(order)
+                for index, (pipe, own) in enumerate(zip(self._orders, arguments, strict=True)):
+                    _set_longest_wait(pipe, timeout_seconds)
+                    try:
+                        pipe.send_bytes(pickle.dumps((order, own)))
+                    except BlockingIOError:
+                        self._die(index, f"took no order {order!r} in {timeout_seconds:.0f} s")
+                        self.check()
+                answers = self._collect(order, timeout_seconds)
             except (OSError, EOFError) as error:
                 self._watcher.join(END_SECONDS)
                 self.check()
@@ -151,9 +162,10 @@ class GroupProcesses:
         self._ending.set()
         for pipe in self._orders:
             try:
+                _set_longest_wait(pipe, CLOSE_SECONDS)
                 pipe.send_bytes(pickle.dumps(("close", ())))
             except OSError:
-                LOG.debug("a child's pipe is closed already")
+                LOG.debug("a child's pipe is closed already, or full")
         deadline = time.monotonic() + END_SECONDS
         for child in self._children:
             child.join(max(0.0, deadline - time.monotonic()))
@@ -162,8 +174,7 @@ class GroupProcesses:
             pipe.close()
         self._folder.cleanup()
 
-    def _collect(self, order: str) -> list[Any]:
-        timeout_seconds = max(self._timeout_seconds, START_SECONDS if order == "start" else 0.0)
+    def _collect(self, order: str, timeout_seconds: float) -> list[Any]:
         deadline = time.monotonic() + timeout_seconds
         answers: dict[int, Any] = {}
         while len(answers) < len(self._orders):
@@ -235,3 +246,11 @@ class GroupProcesses:
             if child.is_alive():
                 child.kill()
             child.join(END_SECONDS)
+
+
+def _set_longest_wait(pipe: connection.Connection, seconds: float) -> None:
+    """Let no single write or read wait longer: a pipe's other end may be a process that stands still."""
+    whole = int(seconds)
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, int((seconds - whole) * 1_000_000)))

@@ -13,7 +13,7 @@ from typing import Self
 
 import torch
 
-from training.core.canonical import CanonicalState, check_root
+from training.core.canonical import CanonicalState
 from training.core.recipe import Recipe
 from training.data.corpus import Corpus, check_size
 from training.group.processes import GroupProcesses
@@ -36,16 +36,13 @@ class GroupWorker(LocalWorker):
         *,
         corpus: Corpus,
         group: GroupConfig,
-        agreed_root: bytes | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> None:
         """Start the processes at ``version`` of the agreed state; on CUDA, each takes a device of its own in a row.
 
-        ``on_end`` hears when one ends unasked or is told to stop.  Raises what `LocalWorker` raises, and
+        ``on_end`` hears when one ends unasked or is told to stop.  Raises `CorpusTooSmallError`,
         `StageCountError`, `ShardCountError`, `RecipeValueError` or `DeviceCountError`, before any process is started.
         """
-        if agreed_root is not None:
-            check_root(canonical, agreed_root, f"the state at version {version}")
         check_size(corpus, recipe.model.context)
         check_shape(recipe, group)
         self._open(recipe, member, torch.device(device), group, on_end)
