@@ -1,6 +1,6 @@
 """``da``: blobs without a chain. Disperse to the seats of a committee file, read back, test the arithmetic.
 
-Exit codes: 0 done, 1 the work failed (says which seats and why), 2 the command makes no sense.
+Exit codes: 0 done, 1 the work failed (says which seats and why), 2 the command makes no sense or names no good file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Annotated, Any
 
 import typer
 
+from contracts.bindings.failures import describe_failure
 from contracts.bindings.version import add_version
 from da.blocking import BlobClient
 from da.codec import decode_blob, encode_blob
 from da.committee_file import CommitteeFile, decode_committee
 from da.core.blob import MAX_BLOB_BYTES
 from da.core.certificate import encode_certificate
-from da.core.errors import DataAvailabilityError, SeatFault, WrongDigest
+from da.core.errors import DataAvailabilityError, InvalidScheme, Malformed, NotAFile, SeatFault, WrongDigest
 from da.core.hashing import compute_digest
 from da.core.merkle import BULK_LEAF_BYTES, PAYLOAD_LEAF_BYTES
 from da.core.scheme import compute_scheme
@@ -38,6 +39,21 @@ from da.slabs import FileSource
 MAX_COMMITTEE_BYTES = 1 << 20
 """Of a committee file: 64 seats take a fiftieth."""
 
+FAILED, BAD_INPUT = 1, 2
+"""Exit codes."""
+
+INPUT_ERRORS = (
+    NotAFile,
+    Malformed,
+    InvalidScheme,
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+    PermissionError,
+)
+"""What is wrong with a command itself: its words, or a file that it names."""
+
 SELFTEST_BYTES = 1 << 20
 """Size of the blob that the self-test codes and decodes."""
 
@@ -50,7 +66,7 @@ KeyOption = Annotated[
     Path | None,
     typer.Option("--key", help="File with the key that seals the bytes; see keygen."),
 ]
-DeadlineOption = Annotated[float, typer.Option("--deadline", help="Seconds to wait for one seat.")]
+DeadlineOption = Annotated[float, typer.Option("--deadline", min=0.1, max=86_400, help="Seconds to wait for one seat.")]
 
 
 def main() -> None:
@@ -116,7 +132,7 @@ def retrieve(
         with BlobClient(deadline_seconds=deadline) as client:
             blob_id = decode_blob_id(blob.removeprefix("0x"))
             key = None if decrypt is None else load_secret(decrypt)
-            path = out if key is None else out.with_name(f".{out.name}.{secrets.token_hex(4)}.sealed")
+            path = out if key is None else out.with_name(f".{out.name[:40]}.{secrets.token_hex(4)}.sealed")
             report = client.retrieve_to_file(blob_id, path, committee=target.committee, max_bytes=max_bytes)
             if key is not None:
                 try:
@@ -211,6 +227,8 @@ def recover(
 ) -> None:
     """Put a blob together without its proofs, and name the shards that are wrong."""
     files = dict(_parse_shard(text) for text in shards)
+    if len(files) < len(shards):
+        raise typer.BadParameter("an index is named twice; name each shard once", param_hint="SHARDS")
     with _explain(as_json):
         recovery = recover_blob(
             {index: read_input(path, limit_bytes=MAX_BLOB_BYTES) for index, path in files.items()},
@@ -241,28 +259,20 @@ def _parse_shard(text: str) -> tuple[int, Path]:
 
 @contextmanager
 def _explain(as_json: bool) -> Iterator[None]:
-    """Turn expected failures into readable lines, or one JSON object, and exit code 1."""
+    """Turn expected failures into readable lines, or one JSON object, and an exit code."""
     try:
         yield
     except (DataAvailabilityError, OSError) as error:
+        code = BAD_INPUT if isinstance(error, INPUT_ERRORS) else FAILED
         if as_json:
             typer.echo(json.dumps({"error": type(error).__name__, "message": str(error)}))
         else:
-            typer.echo(_describe_failure(error), err=True)
-        raise typer.Exit(1) from error
-
-
-def _describe_failure(error: DataAvailabilityError | OSError) -> str:
-    """Return what failed and, on a second line, the next step where the error knows one."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"error: {error.filename}: {error.strerror}"
-    what, _, step = str(error).partition("; next: ")
-    step = getattr(error, "next_step", "") or step
-    return f"error: {what}" + (f"\nnext:  {step}" if step else "")
+            typer.echo(describe_failure(error), err=True)
+        raise typer.Exit(code) from error
 
 
 def _read_committee(path: Path) -> CommitteeFile:
-    return decode_committee(read_input(path, limit_bytes=MAX_COMMITTEE_BYTES).decode())
+    return decode_committee(read_input(path, limit_bytes=MAX_COMMITTEE_BYTES))
 
 
 def _write_file(path: Path, data: bytes) -> None:

@@ -19,6 +19,7 @@ from da.core.hashing import HASH_BYTES
 from da.core.receipt import KEY_BYTES
 from da.core.scheme import MAX_SEATS
 from da.core.types import Committee, Epoch, Seat, ShardIndex
+from da.foreign_json import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,15 @@ class CommitteeFile:
     """32 bytes: what receipts are bound to."""
 
 
-def decode_committee(text: str) -> CommitteeFile:
+def decode_committee(text: bytes | str) -> CommitteeFile:
     """Decode the JSON of a committee file.
 
     Raises:
         MalformedMessage: says which key is missing, unknown or wrong.
     """
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text.encode() if isinstance(text, str) else text)
+    except ValueError as error:  # also for bytes that are no text
         raise MalformedMessage(f"committee file is no JSON: {error}") from error
     _check_keys(value, ("epoch", "genesisHash", "seats"), "committee")
     seats = value["seats"]

@@ -127,7 +127,7 @@ def get(
                 raise ValueError("-o - and --json both want the standard output; next: leave one of them out")
             out = Path(scratch.enter_context(tempfile.TemporaryDirectory())) / blob_id.hex()
         key = None if decrypt is None else load_secret(decrypt)
-        path = out if key is None else out.with_name(f".{out.name}.{secrets.token_hex(4)}.sealed")
+        path = out if key is None else out.with_name(f".{out.name[:40]}.{secrets.token_hex(4)}.sealed")
         with _progress(f"reading {out.name}", lambda: blobs.bytes_received, as_json):
             report = storage.get_to_file(blob_id, path)
             if key is not None:

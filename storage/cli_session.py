@@ -112,6 +112,7 @@ def report_errors(as_json: bool) -> Iterator[None]:
         ValueError,
         KeyFileError,
         NotAFile,
+        FileExistsError,
         FileNotFoundError,
         NotADirectoryError,
         IsADirectoryError,

@@ -26,9 +26,10 @@ class FileReader:
     """A shard in a file of its own."""
 
     def __init__(self, path: Path) -> None:
-        """Open; raises ``FileNotFoundError``, also for what is no file: a pipe would never begin."""
+        """Open; raises ``FileNotFoundError``, also for a pipe or a device, which has no bytes to keep."""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+        kind = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):  # a folder says what it is when it is read
             os.close(self._fd)
             raise FileNotFoundError(errno.ENOENT, "no file", str(path))
         self._mapped: mmap.mmap | None = None

@@ -8,6 +8,7 @@ is closed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -31,6 +32,7 @@ from storage.node.body import FileReader, ShardReader
 from storage.node.engine import StoreEngine
 from storage.node.metrics import Metrics
 from storage.node.receiving import CHUNK_BYTES, receive_body
+from storage.node.room import MEDIUM_ERRORS
 from storage.node.upload import ShardOffer
 from storage.node.watch import ChainView
 
@@ -213,6 +215,12 @@ class BulkServer:
         try:
             _send(sock, encode_answer(200, body_bytes=stop - get.start))
             self._send_range(sock, reader, get.start, stop)
+        except OSError as error:
+            if error.errno in MEDIUM_ERRORS:  # the client notices that bytes are missing
+                self._metrics.failures.inc()
+                self._engine.health.note(error)
+                log.error("sending shard %d of blob %s broke off: %s", get.seat, get.blob.hex(), error)
+            raise
         finally:
             reader.close()
         self._metrics.get_bytes.inc(stop - get.start)
@@ -226,7 +234,12 @@ class BulkServer:
             if not chunk:
                 raise EOFError(f"the shard ends at byte {start}, expected {stop}")
             sock.settimeout(max(0.001, min(self._body_timeout_seconds, ends - time.monotonic())))
-            sock.sendall(chunk)
+            try:
+                sock.sendall(chunk)
+            except OSError as error:
+                if error.errno == errno.EFAULT:  # what the system says of a mapped page that it can't read
+                    raise OSError(errno.EIO, f"no byte {start} and on could be read") from error
+                raise
             start += len(chunk)
 
 

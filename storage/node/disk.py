@@ -323,9 +323,8 @@ class Disk:
         small = self.small.get(blob, shard)
         if small is not None:
             return small[0]
-        fd = os.open(
-            self._get_path(blob, shard, "terms"), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-        )  # a pipe is empty
+        path = self._get_path(blob, shard, "terms")
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe is not waited for: it is empty
         with os.fdopen(fd, "rb") as file:
             terms = decode_terms(file.read(MAX_TERMS_BYTES))
         if terms.shard != shard:

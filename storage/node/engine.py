@@ -19,6 +19,7 @@ from da.core.types import BlobId, Height, ShardIndex, Tier
 from storage.core.errors import (
     DiskFailed,
     DiskFull,
+    MalformedRecord,
     ShelfUnavailable,
     UnknownShard,
 )
@@ -315,8 +316,9 @@ class StoreEngine:
         for shard in self.index.get_shards_of(blob):
             try:
                 return self.disk.load_terms(blob, shard).header
-            except FileNotFoundError:
-                log.error("terms of shard %d of blob %s are in the index and not on disk", shard, blob.hex())
+            except (FileNotFoundError, MalformedRecord) as error:
+                log.error("terms of shard %d of blob %s can't be read: %s", shard, blob.hex(), error)
+                self.losses.add(blob, shard, "damaged")
         raise UnknownShard(blob=blob, shard=None)
 
     def apply_sweep(self, sweep: Sweep, *, height: Height, again: Height) -> int:

@@ -40,7 +40,7 @@ class Reconciliation:
     surplus_removed: int = 0
     """Second copies of shards that were changing their medium."""
     unreachable: int = 0
-    """Cold shards that the bucket could not be asked about; they are kept as they stand."""
+    """Shards that bucket or disk could not give; they are kept as they stand."""
     lost: int = 0
     """Records whose shard is not on disk."""
     are_counters_right: bool = True
@@ -69,25 +69,25 @@ def reconcile(engine: StoreEngine, *, is_new_boot: bool = False) -> Reconciliati
         record = _read_record(engine, entry.blob, entry.shard)
         try:
             body_bytes = engine.disk.get_body_bytes(entry.blob, entry.shard)
-        except ShelfUnavailable as error:
+            if body_bytes is None:
+                engine.disk.delete_terms(entry.blob, entry.shard)
+                found.terms_removed += 1
+                continue
+            is_doubtful = is_new_boot and record is not None and POLICIES[record.tier].durability is Durability.WRITTEN
+            is_indexed = record is not None and record.shard_bytes == body_bytes and entry.has_terms
+            if is_indexed and not is_doubtful:
+                on_disk.add((entry.blob, entry.shard))
+                continue
+            terms = _verify(engine, entry.blob, entry.shard)
+        except (ShelfUnavailable, OSError) as error:  # a bad sector is no reason not to start: scrubbing sees to it
             log.error("shard %d of blob %s can't be looked at: %s", entry.shard, entry.blob.hex(), error)
+            engine.health.note(error)
             found.unreachable += 1
             on_disk.add((entry.blob, entry.shard))
             continue
-        if body_bytes is None:
-            engine.disk.delete_terms(entry.blob, entry.shard)
-            found.terms_removed += 1
-            continue
-        is_doubtful = is_new_boot and record is not None and POLICIES[record.tier].durability is Durability.WRITTEN
-        if (
-            record is not None
-            and record.shard_bytes == body_bytes
-            and entry.has_terms
-            and (not is_doubtful or _verify(engine, entry.blob, entry.shard) is not None)
-        ):
+        if terms is not None and is_indexed:
             on_disk.add((entry.blob, entry.shard))
             continue
-        terms = _verify(engine, entry.blob, entry.shard)
         if terms is None:
             log.error("shard %d of blob %s is not what it says: quarantined", entry.shard, entry.blob.hex())
             engine.disk.quarantine(entry.blob, entry.shard)
@@ -181,9 +181,11 @@ def _verify(engine: StoreEngine, blob: BlobId, shard: ShardIndex) -> ShardTerms 
         return None
     if compute_blob_id(header) != blob or shard >= header.num_shards:
         return None
-    if not _is_body_right(engine, blob, header, shard):
+    try:
+        return terms if _is_body_right(engine, blob, header, shard) else None
+    except (FileNotFoundError, IsADirectoryError) as error:
+        log.error("shard %d of blob %s is no file: %s", shard, blob.hex(), error)
         return None
-    return terms
 
 
 def _is_body_right(engine: StoreEngine, blob: BlobId, header: BlobHeader, shard: ShardIndex) -> bool:

@@ -128,6 +128,9 @@ def test_sealed_files_round_trip(nodes: Any, committee_file: Path, tmp_path: Pat
     refused = CliRunner().invoke(app, [*get, "--key", str(other)])
     assert refused.exit_code == 1
     assert refused.stderr.startswith("error: sealed blob: segment 0 does not open")
+    long = ["retrieve", answers[0]["blob"], *committee, "-o", str(tmp_path / ("n" * 250)), "--key", str(key)]
+    assert CliRunner().invoke(app, long).exit_code == 0, "the name of the sealed bytes beside it is none too long"
+    (tmp_path / ("n" * 250)).unlink()
     assert CliRunner().invoke(app, [*get, "--key", str(key)]).exit_code == 0
     assert out.read_bytes() == source.read_bytes()
     assert CliRunner().invoke(app, get).exit_code == 0
@@ -145,7 +148,11 @@ def test_commands_explain_failures(committee_file: Path, tmp_path: Path) -> None
     got = CliRunner().invoke(app, ["retrieve", "zz", *committee, "-o", str(tmp_path / "out"), "--json"])
     assert json.loads(got.stdout)["error"] == "MalformedMessage"
     got = CliRunner().invoke(app, ["disperse", str(tmp_path / "none"), *committee, "--expiry", "9"])
-    assert (got.exit_code, "none" in got.stderr) == (1, True)
+    assert (got.exit_code, "none: No such file or directory\nnext:  name one that exists" in got.stderr) == (2, True)
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    got = CliRunner().invoke(app, ["sample", "00" * 32, "--committee", str(tmp_path / "binary")])
+    assert got.exit_code == 2
+    assert got.stderr.startswith("error: no valid message: committee file is no JSON: ")
     got = CliRunner().invoke(app, ["disperse", str(committee_file), *committee, "--expiry", "9", "--tier", "warm"])
     assert got.exit_code == 2
     assert not (tmp_path / "out").exists()

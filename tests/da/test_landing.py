@@ -134,7 +134,7 @@ def test_no_shard_that_is_recovered_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     names = ["recover", f"0={tmp_path / 'pipe'}", "-o", str(tmp_path / "out"), "-k", "1", "-n", "1", "--size", "5"]
     done = CliRunner().invoke(cli.app, names)
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "is a device, a pipe or a socket, expected a file" in done.output
 
 

@@ -133,3 +133,6 @@ def test_command_line(tmp_path: Path) -> None:
     assert bad.exit_code == 1
     assert "WrongDigest" in bad.output
     assert not out.exists()
+    twice = CliRunner().invoke(app, [*common, f"0={tmp_path / '1'}"])
+    assert twice.exit_code == 2
+    assert "an index is named twice" in twice.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import random
 import socket
 import struct
@@ -32,6 +33,7 @@ from da.core.errors import FaultKind, Malformed, NotEnoughShards
 from da.core.types import BlobId, Committee, Epoch, Height, Seat, ShardIndex, Tier
 from da.protocol import PutRequest
 from da.slabs import FileSource
+from storage.node.body import FileReader
 
 GENESIS_HASH = bytes(range(32))
 DATA = random.Random(2).randbytes(3_000_000)
@@ -264,6 +266,30 @@ async def test_ranges(serve_bulk: Any, make_shard: Any) -> None:
         for start, stop in ((251, None), (0, 251), (20, 10)):
             status, _, _ = await wire.ask(encode_get_frame(dataclasses.replace(get, start=start, stop=stop)))
             assert status == 400
+
+
+async def test_a_medium_that_fails_under_a_mapped_page_ends_no_node(
+    serve_bulk: Any, monkeypatch: pytest.MonkeyPatch, wait_until_async: Any
+) -> None:
+    """Its bytes go from the page to the socket, so the system says what it can't read."""
+    real = FileReader.map
+
+    def cut(reader: FileReader, start: int, num_bytes: int) -> memoryview:
+        view = real(reader, start, num_bytes)
+        os.truncate(path, 8192)  # a page of a file that ends before it fails like one of a medium that does not answer
+        return view
+
+    async with serve_bulk() as (node, committee), AsyncBlobClient(deadline_seconds=5) as client:
+        blob = (await disperse(client, committee)).certificate.terms.blob
+        path = node.engine.disk.get_body_path(blob, ShardIndex(0))
+        monkeypatch.setattr(FileReader, "map", cut)
+        with pytest.raises(NotEnoughShards):
+            await client.retrieve(blob, committee=committee, max_bytes=len(DATA))
+        await wait_until_async(lambda: node.engine.health.num_failures == 1, "the failure is noted")
+        assert "could be read" in node.engine.health.last_failure
+        path.write_bytes(DATA)
+        monkeypatch.setattr(FileReader, "map", real)
+        assert (await client.retrieve(blob, committee=committee, max_bytes=len(DATA))).data == DATA
 
 
 async def test_altered_bytes_are_noticed(serve_bulk: Any) -> None:

@@ -134,6 +134,9 @@ def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path
     out, key, other = tmp_path / "out", tmp_path / "key", tmp_path / "other"
     for path in (key, other):
         assert run("keygen", str(path)).exit_code == 0
+        again = run("keygen", str(path))
+        assert again.exit_code == cli_session.BAD_INPUT
+        assert again.stderr == f"error: {path}: File exists\nnext:  name another, or move that one away\n"
     fake.data = seal(b"secret bytes", load_secret(key))
     assert b"secret" not in fake.data
     result = run("get", BLOB, "-o", str(out), "--decrypt", str(key))

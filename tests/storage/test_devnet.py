@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from contracts.bindings.client import ChainClient
-from contracts.bindings.keys import address_of, create_key
+from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
 from storage import cli
 
@@ -85,6 +85,12 @@ def test_put_stat_and_get_a_file(devnet: dict[str, Any], tmp_path: Path) -> None
     for command in ("rm", "renew"):  # before it would fail for want of money
         refused = json.loads(call(command, stored["blob"], "--key-file", str(other), "--json", *chain, code=4))
         assert refused["error"] == "NotYourLease"
+    before = [status["space"]["num_shards"] for status in get_statuses(devnet)]
+    (tmp_path / "unpaid").write_bytes(os.urandom(50_000))
+    refused = json.loads(call("put", str(tmp_path / "unpaid"), "--key-file", str(other), "--json", *chain, code=6))
+    assert f"{address_of(load_key(other))} has 0 tokens on chain id " in refused["message"]
+    assert f"at {devnet['rpc_urls'][0]}, a hot lease of 50000 bytes needs" in refused["message"]
+    assert [status["space"]["num_shards"] for status in get_statuses(devnet)] == before, "nothing was sent"
     call("get", "00" * 32, "-o", str(tmp_path / "none"), *chain, code=4)
     call("put", str(source), "--tier", "cold", "--blocks", "9", "--key-file", str(key), *chain, code=2)
     assert not (tmp_path / "none").exists()

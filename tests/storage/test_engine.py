@@ -136,6 +136,18 @@ def test_what_was_kept_is_there_after_a_new_start(open_engine: Open, keep: Any, 
     assert engine.get_quota().used_bytes == compute_charge_bytes(10_000)
 
 
+def test_terms_that_can_not_be_read_are_a_loss_and_no_failure(open_engine: Open, keep: Any, make_shard: Any) -> None:
+    engine, shard = open_engine(), make_shard(os.urandom(10_000))
+    keep(engine, shard)
+    path = engine.disk.get_body_path(shard.offer.blob, shard.offer.shard).with_suffix(".terms")
+    for damage in ("junk", "pipe"):
+        path.unlink()
+        os.mkfifo(path) if damage == "pipe" else path.write_bytes(b"junk")
+        with pytest.raises(UnknownShard):
+            engine.get_header(shard.offer.blob)
+        assert engine.losses.get_counts() == {"damaged": 1}
+
+
 def test_an_empty_shard_is_a_shard(open_engine: Open, keep: Any, make_shard: Any) -> None:
     engine, shard = open_engine(), make_shard(b"")
     keep(engine, shard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -13,7 +14,10 @@ import pytest
 from da.core.types import Height, ShardIndex, Tier
 from storage.core.quota import compute_charge_bytes
 from storage.node import boot
+from storage.node.body import FileReader
+from storage.node.doctor import diagnose
 from storage.node.engine import StoreEngine
+from storage.node.proofs import is_intact
 from storage.node.reconcile import reconcile
 
 Open = Callable[..., StoreEngine]
@@ -72,6 +76,48 @@ def test_damaged_bytes_are_put_aside_and_not_served(
     assert engine.index.get(shard.offer.blob, SEAT) is None
     assert engine.get_quota().used_bytes == compute_charge_bytes(4)
     assert len(list((tmp_path / "home" / "quarantine").iterdir())) == 2
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_put_aside(
+    open_engine: Open, keep: Any, make_shard: Any, make: Callable[[Path], None]
+) -> None:
+    """A pipe would be waited for, and neither keeps the node from starting, or doctor from its end."""
+    engine, shard, good = open_engine(), make_shard(b"x" * 3_000), make_shard(b"good")
+    keep(engine, shard)
+    keep(engine, good)
+    path = engine.disk.get_body_path(shard.offer.blob, SEAT)
+    path.unlink()
+    make(path)
+    found = diagnose(engine)
+    assert (found.good, len(found.missing) + len(found.damaged)) == (1, 1)
+    engine = open_engine()
+    assert reconcile(engine).quarantined == 1
+    keep(engine, shard)
+    assert is_intact(engine, shard.offer.blob, SEAT)
+
+
+def test_a_bad_sector_is_no_reason_not_to_start(
+    open_engine: Open, keep: Any, make_shard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut all temporary shards are read: one that the medium can't give waits for the scrubber."""
+    engine, shard, good = open_engine(), make_shard(b"x" * 3_000, tier=Tier.TEMPORARY), make_shard(b"good")
+    keep(engine, shard)
+    keep(engine, good)
+    real = FileReader.read
+
+    def fail(reader: FileReader, start: int, num_bytes: int) -> bytes:
+        if os.fstat(reader._fd).st_size == 3_000:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(reader, start, num_bytes)
+
+    monkeypatch.setattr(FileReader, "read", fail)
+    engine = open_engine()
+    assert reconcile(engine, is_new_boot=True).get_findings() == {"unreachable": 1}
+    assert engine.health.num_failures == 1
+    assert engine.get_record(shard.offer.blob, SEAT)
+    found = diagnose(engine)
+    assert (found.good, len(found.damaged)) == (1, 1)
 
 
 def test_a_cut_file_and_a_lost_one_are_counted_as_lost(open_engine: Open, keep: Any, make_shard: Any) -> None:
