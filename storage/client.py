@@ -180,6 +180,8 @@ class StorageClient:
         try:
             self.check_funds(max_fee, sender=sender, what=f"a {tier.name.lower()} lease of {size_bytes} bytes")
         except NotFunded:  # what is paid already costs nothing
+            if not self.get_account(sender.address).num_blobs:  # said at once, however large the file
+                raise
             named = self._blobs.identify(source, committee=self.committee(), tier=tier, leaf_bytes=leaf_bytes)
             if not self._is_leased(named, sender, until=asked_at + blocks, tier=tier):
                 raise
