@@ -103,7 +103,10 @@ class _Node:
     async def mark_answering(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Keep a connection while it is being answered, however many others want its place."""
         with self._connections.answering(request):
-            return await handler(request)
+            try:
+                return await handler(request)
+            except ConnectionError:
+                return web.Response()  # the client has left, which is no error of ours to be logged
 
     async def answer_preflight(self, request: web.Request) -> web.Response:
         """CORS preflight."""

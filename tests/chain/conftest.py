@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,51 +14,13 @@ from eth_account import Account
 from chain.core.executor import BlockEnvironment, Contracts
 from chain.core.genesis import Genesis, parse_genesis, process_genesis
 from chain.core.native import BlockContext, CallContext, NativeContract, Revert
-from chain.core.records import Log, Transaction
+from chain.core.records import Log
 from chain.core.state import Overlay
-from chain.core.transactions import decode_transaction
-from chain.core.types import Address, Height
+from chain.core.types import Height
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-EVM_CHAIN_ID = 4242
-COUNTER = Address(b"\x77" * 20)
-BOB = Address(b"\xb0" * 20)
-PROPOSER = Address(b"\x99" * 20)
-GWEI = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """One key, signing through eth-account."""
-
-    key: bytes
-
-    @property
-    def address(self) -> Address:
-        return Address(bytes.fromhex(Account.from_key(self.key).address[2:]))
-
-    def raw(self, nonce: int, **fields: Any) -> bytes:
-        request: dict[str, Any] = {
-            "type": 2,
-            "chainId": EVM_CHAIN_ID,
-            "nonce": nonce,
-            "to": BOB,
-            "value": 1,
-            "gas": 21_000,
-            "maxFeePerGas": 2 * GWEI,
-            "maxPriorityFeePerGas": GWEI // 10,
-            **fields,
-        }
-        if "gasPrice" in fields:
-            for name in ("type", "maxFeePerGas", "maxPriorityFeePerGas"):
-                del request[name]
-        if request["to"] is None:
-            del request["to"]
-        return bytes(Account.sign_transaction(request, self.key).raw_transaction)
-
-    def transaction(self, nonce: int, **fields: Any) -> Transaction:
-        return decode_transaction(self.raw(nonce, **fields), EVM_CHAIN_ID)
+from signers import BOB, COUNTER, EVM_CHAIN_ID, PROPOSER, Signer
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from abci_driver import Driver
-from conftest import BOB, COUNTER, Signer
+from signers import BOB, COUNTER, Signer
 
 from chain.abci.application import ChainApplication
 from chain.abci.gas_guesses import MAX_KEYS, GasGuesses

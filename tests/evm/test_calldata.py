@@ -7,7 +7,7 @@ import time
 import tracemalloc
 
 import pytest
-from conftest import Chain
+from evm_pair import Chain
 
 from chain.core.evm.layout import set_code
 from chain.core.types import Address

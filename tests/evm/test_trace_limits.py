@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Chain
+from evm_pair import Chain
 
 from chain.core.evm.layout import set_code
 from chain.core.evm.tracing import TraceOptions, Tracer, TraceTooLarge

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +33,7 @@ keys = st.sampled_from(
     [
         *("from", "to", "data", "input", "gas", "value", "address", "topics", "fromBlock", "toBlock", "blockHash"),
         *("0x" + "12" * 20, "balance", "nonce", "code", "state", "stateDiff"),
+        *("number", "time", "gasLimit", "feeRecipient", "random", "baseFee", "difficulty"),
     ]
 )
 values = st.recursive(
@@ -51,6 +55,27 @@ def connection(solo: Any) -> Any:
     connection = http.client.HTTPConnection(solo.url.removeprefix("http://"), timeout=20)
     yield connection
     connection.close()
+
+
+def test_who_leaves_before_the_answer_is_no_error_of_the_node(solo: Any, rpc_process: Any, tmp_path: Path) -> None:
+    """Twenty clients that reset their connections while they are answered, and one that stays: nothing is logged."""
+    server = rpc_process(solo.chain.home, solo.chain.url, tmp_path / "log")
+    host, port = server.url.removeprefix("http://").split(":")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": [{"data": "0x5b5f56", "gas": "0x18000"}]}
+    body = json.dumps(call).encode()
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    handshake = b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    handshake += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    for sent in [head + body, handshake] * 10:
+        with socket.create_connection((host, int(port)), timeout=20) as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaving.sendall(sent)
+    staying = http.client.HTTPConnection(host, int(port), timeout=60)
+    assert "out of gas" in post(staying, body)["error"]["message"]  # answered after them
+    staying.close()
+    assert server.stop() == 0
+    said = (tmp_path / "log").read_text()
+    assert "Traceback" not in said, said
 
 
 def post(connection: http.client.HTTPConnection, body: bytes) -> Any:
