@@ -92,6 +92,8 @@ def find_logs(snapshot: Snapshot, query: LogQuery) -> list[PlacedLog]:
             raise InvalidParams(f"unknown block 0x{query.block_hash.hex()}")
         return find_logs_between(snapshot, query, height, height)
     newest = snapshot.height
+    if query.from_height is not None and query.to_height is not None and query.from_height > query.to_height:
+        raise InvalidParams(f"invalid block range: fromBlock {query.from_height} is above toBlock {query.to_height}")
     start = newest if query.from_height is None else query.from_height
     stop = newest if query.to_height is None else min(query.to_height, newest)
     return find_logs_between(snapshot, query, start, stop)

@@ -61,14 +61,14 @@ class ChainClient:
         """Return the newest complete block; with several URLs, of the one that is furthest."""
         self._compare_heights()
         answer, endpoint = self._ask([("eth_blockNumber", ())])
-        height = int(_result(answer[0]), 16)
+        height = _read_quantity(_result(answer[0]))
         endpoint.height = max(endpoint.height, height)
         return height
 
     def chain_id(self) -> int:
         """Return the EVM chain id."""
         if self._chain_id is None:
-            self._chain_id = int(self.request("eth_chainId"), 16)
+            self._chain_id = _read_quantity(self.request("eth_chainId"))
         return self._chain_id
 
     def describe_chain(self) -> str:
@@ -84,11 +84,12 @@ class ChainClient:
 
     def balance(self, address: str) -> int:
         """Return a balance in wei."""
-        return int(self.request("eth_getBalance", address, "latest"), 16)
+        return _read_quantity(self.request("eth_getBalance", address, "latest"))
 
     def nonce(self, address: str, *, is_pending: bool = False) -> int:
         """Return the count of executed transactions; pending: the next free nonce, counting the queue."""
-        return int(self.request("eth_getTransactionCount", address, "pending" if is_pending else "latest"), 16)
+        block = "pending" if is_pending else "latest"
+        return _read_quantity(self.request("eth_getTransactionCount", address, block))
 
     def read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
         """Call a view by its ABI name and decode what it returns."""
@@ -173,7 +174,12 @@ class ChainClient:
         if len(answers) != len(bodies):  # a refused batch is answered by one error
             _result(answers[0])
             raise RpcError(-32603, f"batch of {len(bodies)} got {len(answers)} answers")
-        return sorted(answers, key=lambda item: int(item["id"] or 0)), endpoint
+        wanted = [body["id"] for body in bodies]
+        for answered in answers:
+            if answered.get("id") not in wanted:
+                _result(answered)  # an error without an id, of a body that could not be read
+                raise RpcError(-32603, f"{endpoint.url} answered id {str(answered.get('id'))[:40]}, asked was {wanted}")
+        return sorted(answers, key=lambda item: wanted.index(item["id"])), endpoint
 
     def _find_other_history(self, endpoint: Endpoint) -> str | None:
         """Say in what a URL contradicts the others; with a single URL there is nobody to contradict."""
@@ -192,7 +198,7 @@ class ChainClient:
         answer = self._transport.post_to(endpoint, {"jsonrpc": "2.0", "id": 0, "method": "eth_chainId", "params": []})
         if answer is None:
             return
-        got = int(_result(answer), 16)
+        got = _read_quantity(_result(answer))
         with self._lock:
             if self._chain_id is None:
                 self._chain_id = got
@@ -214,7 +220,7 @@ class ChainClient:
                 continue
             answer = self._transport.post_to(endpoint, body)
             if answer is not None and "result" in answer:
-                heights[index] = endpoint.height = int(answer["result"], 16)
+                heights[index] = endpoint.height = _read_quantity(answer["result"])
         if heights:
             highest = max(heights.values())
             good = [index for index, height in heights.items() if height >= highest - _LAG_BLOCKS]
@@ -225,6 +231,14 @@ def _find_unavailable(answers: Sequence[Mapping[str, Any]]) -> str | None:
     """Return why the node can't answer now, None where it does."""
     errors = (answer.get("error") for answer in answers)
     return next((error["message"] for error in errors if error and error["code"] == UNAVAILABLE_CODE), None)
+
+
+def _read_quantity(value: Any) -> int:
+    """Read a number that a node has sent; raises RpcError for what is none."""
+    try:
+        return int(value, 16)
+    except (TypeError, ValueError) as error:
+        raise RpcError(-32603, f"the node sent {str(value)[:80]!r}, expected a quantity such as 0x1f") from error
 
 
 def _result(answer: Mapping[str, Any]) -> Any:

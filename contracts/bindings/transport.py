@@ -222,7 +222,7 @@ class Transport:
             raise ValueError("answer nests too deeply to be read") from error
         except ValueError as error:
             raise _Foreign(f"with what is no JSON: {text[:80]!r}") from error
-        if not all(isinstance(item, dict) and item.keys() & {"result", "error"} for item in _list(answer)):
+        if not all(_is_answer(item) for item in _list(answer)):
             raise _Foreign(f"with what is no JSON-RPC: {text[:80]!r}")
         return answer
 
@@ -258,6 +258,16 @@ class Transport:
         assert isinstance(secured, _CountingTlsSocket)
         secured.count = self.count
         return secured
+
+
+def _is_answer(item: Any) -> bool:
+    """Say whether a value has a result, or an error with code and message."""
+    if not isinstance(item, dict):
+        return False
+    error = item.get("error")
+    if error is None:
+        return "result" in item
+    return isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str)
 
 
 def _list(answer: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -97,12 +98,41 @@ def test_one_down_is_survived_and_not_asked_each_time(stub: Callable[..., Stub])
     client.close()
 
 
-@pytest.mark.parametrize(("status", "text"), [(500, b"oops"), (200, b"no json"), (200, b""), (302, b"elsewhere")])
+BROKEN = [
+    *((500, b"oops"), (200, b"no json"), (200, b""), (302, b"elsewhere")),
+    *((200, b'{"id":1,"error":5}'), (200, b'{"id":1,"error":null}'), (200, b'[{"id":1,"error":{"code":"x"}}]')),
+]
+
+
+@pytest.mark.parametrize(("status", "text"), BROKEN)
 def test_a_broken_answer_is_survived(stub: Callable[..., Stub], status: int, text: bytes) -> None:
     broken, up = stub(), stub()
     broken.status, broken.text = status, text
     client = ChainClient([broken.url, up.url])
     assert client.balance("0x" + "00" * 20) == 5
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"id": 1, "result": None}, "the node sent 'None', expected a quantity"),
+        ({"id": 1, "result": "twelve"}, "the node sent 'twelve'"),
+        ({"id": 1, "result": [1]}, "expected a quantity"),
+        ({"id": 77, "result": "0x1"}, "answered id 77, asked was [1]"),
+        ({"id": [1], "result": "0x1"}, r"answered id [1], asked was [1]"),
+        ({"result": "0x1"}, "answered id None, asked was [1]"),
+        ({"id": None, "error": {"code": -32700, "message": "parse error"}}, "parse error"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_no_traceback(
+    stub: Callable[..., Stub], answer: dict[str, Any], said: str
+) -> None:
+    liar = stub()
+    liar.text = json.dumps({"jsonrpc": "2.0", **answer}).encode()
+    client = ChainClient([liar.url])
+    with pytest.raises(RpcError, match=re.escape(said)):
+        client.balance("0x" + "00" * 20)
     client.close()
 
 

@@ -202,6 +202,7 @@ def test_call_to_an_address_without_contract_returns_nothing(solo: Any) -> None:
         ("eth_call", ["no object", "latest"], -32602),
         ("eth_call", [{"to": NOBODY, "gas": "0x" + "f" * 65}, "latest"], -32602),
         ("eth_getLogs", [{"topics": ["0x12"]}], -32602),
+        ("eth_getLogs", [{"fromBlock": "0x2", "toBlock": "0x1"}], -32602),
         ("eth_getLogs", [{"topics": [None] * 5}], -32602),
         ("eth_getBlockByNumber", ["latest", "yes"], -32602),
         ("eth_sendRawTransaction", ["0xzz"], -32602),
