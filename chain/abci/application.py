@@ -32,6 +32,7 @@ from chain.core.queue import TransactionQueue
 from chain.core.types import Height
 from chain.snapshots import SnapshotDirectory
 from chain.store import Store
+from chain.version import get_version
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class ChainApplication:
         height = committed.height
         return pb.ResponseInfo(
             data="archipelago",
-            version="1",
+            version=get_version(),
             app_version=APPLICATION_VERSION,
             last_block_height=height,
             last_block_app_hash=committed.app_hash if height else b"",

@@ -32,6 +32,7 @@ from chain.rpc.state_views import StateView, open_view
 from chain.rpc.tips import suggest_tip
 from chain.rpc.values import Params, hex_data, is_newest_tag, parse_data, parse_quantity, quantity
 from chain.rpc.views import view_access_list
+from chain.version import describe_software
 
 MAX_CALL_GAS = 50_000_000
 """Most gas of one eth_call to a system contract: a view may be dearer than a transaction could be."""
@@ -39,7 +40,6 @@ EVM_SECONDS = 3.0
 """Longest run of one call in the EVM, all tries of an estimate together: the gas of a whole block takes about two."""
 MAX_ACCESS_LIST_RUNS = 8
 """Until eth_createAccessList's list must be complete: each run may only add to it."""
-CLIENT_VERSION = "archipelago/0.1.0/python"
 
 _ABSENT_FIELDS = {
     "authorizationList": "4 (EIP-7702, set code)",
@@ -77,7 +77,7 @@ def get_network_version(session: Session, params: Params) -> str:
 
 def get_client_version(session: Session, params: Params) -> str:
     """web3_clientVersion."""
-    return CLIENT_VERSION
+    return describe_software()
 
 
 def compute_sha3(session: Session, params: Params) -> str:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_genesis_is_block_0(driver: Driver, store: Store) -> None:
     assert len(driver.app_hash) == 32
     info = driver.application.process_info(pb.RequestInfo())
     assert (info.last_block_height, info.last_block_app_hash) == (0, b"")
+    assert (info.version, info.app_version) == (version("archipelago"), 1)
     driver.init_chain()
     assert store.committed.app_hash == driver.app_hash
 
@@ -371,6 +373,7 @@ def test_legal_call_orders_give_one_history(
 
 CODE_REPLAY = """
 import json, sys
+from importlib.metadata import version
 from pathlib import Path
 from chain.abci import abci_pb2 as pb
 from chain.abci.application import ChainApplication

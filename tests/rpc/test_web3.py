@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,8 @@ def staking(w3: Web3) -> Any:
 
 def test_node_introduces_itself(w3: Web3) -> None:
     assert w3.is_connected()
-    assert w3.client_version.startswith("archipelago/")
+    assert re.fullmatch(r"archipelago/v[\w.]+/\w+-\w+/python3[\w.]+", w3.client_version), "in go-ethereum's four parts"
+    assert version("archipelago") in w3.client_version
     assert w3.eth.chain_id == int(w3.net.version) == 4242
     assert w3.eth.syncing is False
     assert list(w3.eth.accounts) == []
