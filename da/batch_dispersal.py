@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from da.batch import MAX_SMALL_BLOB_BYTES, encode_batch, encode_small_blobs, split_batches
 from da.core.errors import BlobTooLarge, NotEnoughReceipts, SeatFault
 from da.core.merkle import compute_paths, compute_top
 from da.core.receipt import Receipt, compute_batch_message, compute_receipt_leaf
 from da.core.scheme import compute_tier_scheme
-from da.core.types import BatchPlace, Certificate, Committee, Height, ShardIndex, Tier
-from da.gathering import Gathering, cancel
+from da.core.types import BatchPlace, Certificate, Committee, Height, Seat, ShardIndex, Tier
+from da.gathering import Gathered, Gathering, cancel, gather_receipts
 from da.hedging import MIN_BYTES_PER_SECOND
 from da.links import SeatLinks
 from da.protocol import BatchRequest
@@ -77,18 +78,22 @@ class BatchSender:
             terms = [request.terms(self.genesis_hash, small.blob, small.header.size_bytes) for small in coded]
             leaves = [compute_receipt_leaf(each) for each in terms]
             top = compute_top(leaves)
-            gathering: Gathering[Receipt] = Gathering(num_needed=scheme.num_signatures)
-            for seat in self.committee.seats:
-                body = make_body([memoryview(encode_batch(coded, seat.index))])
-                call = self.links.send_batch(
-                    seat,
-                    replace(request, seat=seat.index),
-                    body,
-                    message=compute_batch_message(top, len(coded), seat.index),
-                    deadline_seconds=self.deadline_seconds + body.num_bytes / MIN_BYTES_PER_SECOND,
-                )
-                gathering.start(seat, call)
-            receipts, faults = await gathering.run()
+
+            async def send_to(seats: Sequence[Seat], num_needed: int, begun: set[int]) -> Gathered:
+                gathering: Gathering[Receipt] = Gathering(num_needed=num_needed)
+                for seat in seats:
+                    body = make_body([memoryview(encode_batch(coded, seat.index))])
+                    call = self.links.send_batch(
+                        seat,
+                        replace(request, seat=seat.index),
+                        body.call_when_opened(partial(begun.add, seat.index)),
+                        message=compute_batch_message(top, len(coded), seat.index),
+                        deadline_seconds=self.deadline_seconds + body.num_bytes / MIN_BYTES_PER_SECOND,
+                    )
+                    gathering.start(seat, call)
+                return await gathering.run()
+
+            receipts, faults, _ = await gather_receipts(self.committee.seats, scheme.num_signatures, send_to)
         if len(receipts) < scheme.num_signatures:
             raise NotEnoughReceipts(expected=scheme.num_signatures, got=len(receipts), faults=faults)
         signatures = tuple((receipt.seat, receipt.signature) for receipt in receipts.values())

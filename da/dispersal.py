@@ -6,17 +6,16 @@ Invariant: what is returned holds at least s receipts, each verified under the t
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from da.codec import EncodedBlob
 from da.core.blob import BlobHeader, compute_blob_id, compute_shard_bytes
-from da.core.errors import FaultKind, NotEnoughReceipts, SeatFault
+from da.core.errors import NotEnoughReceipts, SeatFault
 from da.core.receipt import Receipt
 from da.core.types import Certificate, Committee, Height, ReceiptTerms, Scheme, Seat, Tier
-from da.gathering import Gathering, cancel
+from da.gathering import Gathered, Gathering, cancel, gather_receipts
 from da.hedging import compute_deadline_seconds
 from da.links import SeatLinks
 from da.memory import BufferPool
@@ -24,11 +23,6 @@ from da.protocol import PutRequest
 from da.shard_io import ShardBody, make_body
 from da.slab_feed import SlabFeed
 from da.slabs import Source
-
-Gathered = tuple[dict[int, Receipt], tuple[SeatFault, ...]]
-"""Receipts by seat, and why the other seats have none."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +64,7 @@ class ShardSender:
                 gathering.start(seat, self._send(seat, encoded.header, body, terms, begun))
             return await gathering.run()
 
-        receipts, faults, is_clean = await self._gather(send_to)
+        receipts, faults, is_clean = await gather_receipts(self.committee.seats, self.scheme.num_signatures, send_to)
         if is_clean:
             self.pool.give_back(*encoded.parity)  # where a seat failed, its socket may still hold on to them
         return self._certify(receipts, faults, terms)
@@ -106,28 +100,8 @@ class ShardSender:
             finally:
                 await cancel((feeding, gathered))
 
-        receipts, faults, _ = await self._gather(send_to)
+        receipts, faults, _ = await gather_receipts(self.committee.seats, self.scheme.num_signatures, send_to)
         return self._certify(receipts, faults, terms)
-
-    async def _gather(
-        self, send_to: Callable[[Sequence[Seat], int, set[int]], Awaitable[Gathered]]
-    ) -> tuple[dict[int, Receipt], tuple[SeatFault, ...], bool]:
-        """Send to all seats, and say whether all was well at once.
-
-        Where a quorum is missing and connections broke while shards travelled, those without a receipt are sent theirs
-        once more. That is what a person would do, and it costs only the shards that are not kept yet.
-        """
-        seats, num_needed, begun = self.committee.seats, self.scheme.num_signatures, set[int]()
-        receipts, faults = await send_to(seats, num_needed, begun)
-        is_clean = not faults
-        if len(receipts) < num_needed and any(
-            fault.kind is FaultKind.UNREACHABLE and fault.seat in begun for fault in faults
-        ):
-            _log.info("%d of %d receipts, and connections broke: the others once more", len(receipts), num_needed)
-            left = [seat for seat in seats if seat.index not in receipts]
-            more, faults = await send_to(left, num_needed - len(receipts), begun)
-            receipts = dict(sorted({**receipts, **more}.items()))
-        return receipts, faults, is_clean
 
     async def _send(
         self, seat: Seat, header: BlobHeader, body: ShardBody, terms: ReceiptTerms, begun: set[int]

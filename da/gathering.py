@@ -6,11 +6,13 @@ Invariant: every seat ends with a receipt or with a fault that says why it has n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from da.core.errors import FaultKind, SeatFailed, SeatFault
+from da.core.receipt import Receipt
 from da.core.types import Seat
 
 GRACE_SECONDS = 0.5
@@ -18,6 +20,11 @@ GRACE_SECONDS = 0.5
 When enough can no longer come, they get this to say what is wrong with them."""
 
 T = TypeVar("T")
+
+Gathered = tuple[dict[int, Receipt], tuple[SeatFault, ...]]
+"""Receipts by seat, and why the other seats have none."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +80,27 @@ class Gathering(Generic[T]):
             seat = self._tasks[task]
             faults[seat.index] = _describe(seat, "no receipt when the outcome was clear", loop.time() - start)
         return dict(sorted(answers.items())), sort_faults(faults)
+
+
+async def gather_receipts(
+    seats: Sequence[Seat], num_needed: int, send_to: Callable[[Sequence[Seat], int, set[int]], Awaitable[Gathered]]
+) -> tuple[dict[int, Receipt], tuple[SeatFault, ...], bool]:
+    """Send to all ``seats`` and gather receipts; say also whether all was well at once.
+
+    ``send_to`` is given seats, how many receipts are enough, and a set for those whose bytes began to travel. Where a
+    quorum is missing and connections broke while bytes travelled, those without a receipt are sent theirs once more.
+    That is what a person would do, and it costs only the shards that are not kept yet.
+    """
+    begun: set[int] = set()
+    receipts, faults = await send_to(seats, num_needed, begun)
+    is_clean = not faults
+    has_broken = any(fault.kind is FaultKind.UNREACHABLE and fault.seat in begun for fault in faults)
+    if len(receipts) < num_needed and has_broken:
+        _log.info("%d of %d receipts, and connections broke: the others once more", len(receipts), num_needed)
+        left = [seat for seat in seats if seat.index not in receipts]
+        more, faults = await send_to(left, num_needed - len(receipts), begun)
+        receipts = dict(sorted({**receipts, **more}.items()))
+    return receipts, faults, is_clean
 
 
 def sort_faults(faults: dict[int, SeatFault]) -> tuple[SeatFault, ...]:

@@ -202,6 +202,31 @@ async def test_one_dead_seat_does_not_matter_and_two_do(four: Any, disperse: Any
         await disperse(four, BLOBS)
 
 
+async def test_connections_that_are_reset_cost_no_quorum(four: Any, disperse: Any, fakes: Any) -> None:
+    """Two of four, in the middle of their batch, twice: the HTTP library sends again by itself once."""
+    cuts: list[int] = []
+
+    def reset_twice(index: int) -> Any:
+        async def reset(request: web.Request) -> web.StreamResponse | None:
+            if cuts.count(index) == 2:
+                return None
+            cuts.append(index)
+            await request.content.readany()
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response(status=500)
+
+        return reset
+
+    for node in four.nodes[1:3]:
+        node.put_fault = reset_twice(node.index)
+    dispersal = await disperse(four, BLOBS)
+    assert sorted(cuts) == [1, 1, 2, 2]
+    assert dispersal.faults == ()
+    for certificate in dispersal.certificates:
+        verify_certificate(certificate, four.committee, genesis_hash=fakes.GENESIS, height=Height(1))
+
+
 async def test_invalid_large_blob(four: Any, disperse: Any) -> None:
     with pytest.raises(BlobTooLarge, match="blob of 65537 bytes, at most 65536"):
         await disperse(four, [b"small", bytes(65_537)])
