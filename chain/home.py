@@ -121,8 +121,9 @@ class ApplicationTooOld(HomeError):
     """The chain, or its CometBFT, asks for what this software doesn't know."""
 
     def __init__(self, home: Path, words: str) -> None:
-        """Keep what the application said; it ends in the next step."""
-        super().__init__(f"{home}: {words}")
+        """Keep what the application said."""
+        what, _, step = words.partition("; next: ")
+        super().__init__(f"{home}: {what}; next: {step or 'install the release that the other nodes run'}")
         self.words = words
 
 

@@ -147,9 +147,8 @@ class Busy(RpcFault):
 
     code = UNAVAILABLE_CODE
 
-    def __init__(self, limit: int, *, is_of_one: bool = False) -> None:
-        """Keep the limit: of all peers, or of one."""
-        whose = "requests from your address" if is_of_one else "requests"
+    def __init__(self, limit: int, whose: str = "requests") -> None:
+        """Keep the limit, of all requests or of those that ``whose`` names."""
         super().__init__(f"{limit} {whose} are being answered already; next: send again in a moment")
         self.limit = limit
 

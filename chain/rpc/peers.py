@@ -105,7 +105,7 @@ class Places:
         if self.count >= self._limit:
             raise Busy(self._limit)
         if self._by_peer.get(peer, 0) >= self._share:
-            raise Busy(self._share, is_of_one=True)
+            raise Busy(self._share, "requests from your address")
 
     @contextmanager
     def taken(self, peer: Peer) -> Iterator[None]:
