@@ -50,7 +50,9 @@ def put(tmp_path: Path) -> Callable[[Shelf, int, bytes], None]:
     return put_
 
 
-@pytest.fixture(params=["segments", "memory", pytest.param("s3", marks=pytest.mark.integration)])
+@pytest.fixture(
+    params=["segments", "memory", pytest.param("s3", marks=[pytest.mark.integration, pytest.mark.timeout(1_000)])]
+)
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
     if request.param == "segments":
         yield SegmentShelf(tmp_path / "cold", segment_bytes=50_000)
