@@ -251,6 +251,8 @@ async def test_a_newcomer_takes_the_place_of_one_of_the_greediest() -> None:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200"), "it has waited longest, and is not of them"
             for _, each in opened:
                 each.close()
+                with suppress(ConnectionError):
+                    await each.wait_closed()
     finally:
         listener.close()
         await server.shutdown(1.0)
