@@ -54,7 +54,11 @@ class FileTrace:
         """Append to ``path``; raises ``OSError``."""
         self._lock = threading.Lock()
         # A pipe that nobody reads is refused, and one that is full loses lines: neither may hold the node up.
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            text = f"can't be written to: {error.strerror}; next: name a file, or a pipe that somebody reads"
+            raise type(error)(error.errno, text, str(path)) from error
         self._num_lost = 0
 
     def record(self, event: str, **fields: str | int) -> None:

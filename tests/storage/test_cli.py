@@ -390,6 +390,16 @@ def test_a_home_with_something_else_in_the_place_of_a_file_holds_no_start(
     assert "; next: " in said["message"]
 
 
+def test_a_trace_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace")
+    for path in (tmp_path / "trace", tmp_path):
+        arguments = ["start", "--home", str(tmp_path / "home"), "--chain", "http://127.0.0.1:1", "--trace", str(path)]
+        result = CliRunner().invoke(node_cli.app, arguments)
+        assert result.exit_code == node_cli.FAILED
+        assert f"error: {path}: can't be written to: " in result.stderr
+        assert "next:  name a file, or a pipe that somebody reads" in result.stderr
+
+
 def test_a_catalogue_is_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "aged.json")
     result = CliRunner().invoke(cli.app, ["age", "--home", str(tmp_path), "--key-file", "k", "--find", BLOB])
