@@ -6,6 +6,7 @@ must use the gas that the receipt says.  Two tracers, as go-ethereum's: structLo
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,6 +28,9 @@ MAX_STEPS = 20_000
 """Instructions of one structLogs answer: some 20 MB of JSON."""
 TRACE_SECONDS = 10.0
 """Longest replay: the gas of a block takes about three."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+"""Seconds."""
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m)")
 _OPTIONS = frozenset(
     {"tracer", "tracerConfig", "disableStack", "disableStorage", "enableMemory", "enableReturnData", "timeout", "limit"}
 )
@@ -49,16 +53,18 @@ def trace_transaction(session: Session, params: Params) -> Any:
     config = options.get("tracerConfig") or {}
     if not isinstance(config, dict):
         raise InvalidParams(f"tracerConfig is {str(config)[:40]!r}, expected an object")
+    limit, seconds = _read_limit(options.get("limit")), _read_seconds(options.get("timeout"))
     is_alone = bool(kind and config.get("onlyTopCall"))
     tracer = Tracer(
         TraceOptions(
             has_inner_calls=not is_alone,
-            max_steps=0 if kind else MAX_STEPS,
+            max_steps=0 if kind else min(limit or MAX_STEPS, MAX_STEPS),
+            is_cut=0 < limit <= MAX_STEPS,
             has_stack=not options.get("disableStack"),
             has_memory=bool(options.get("enableMemory")),
             has_slots=not options.get("disableStorage"),
         ),
-        _make_watch(TRACE_SECONDS),
+        _make_watch(seconds),
     )
     try:
         receipt = _replay(session, transaction, height, index, tracer)
@@ -72,6 +78,25 @@ def trace_transaction(session: Session, params: Params) -> Any:
         "returnValue": hex_data(receipt.output),
         "structLogs": [_view_step(step) for step in tracer.steps],
     }
+
+
+def _read_limit(value: Any) -> int:
+    """Read how many instructions are wanted at most; 0: all."""
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidParams(f"limit is {str(value)[:40]!r}, expected a number of instructions, 0 for all")
+    return value
+
+
+def _read_seconds(value: Any) -> float:
+    """Read how long the replay may take, as go-ethereum writes it: 500ms, 5s, 1m; no longer than TRACE_SECONDS."""
+    if value is None:
+        return TRACE_SECONDS
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise InvalidParams(f"timeout is {str(value)[:40]!r}, expected a duration such as 500ms or 5s")
+    return min(int(match[1]) * _UNITS[match[2]], TRACE_SECONDS)
 
 
 def _replay(session: Session, transaction: Transaction, height: int, index: int, tracer: Tracer) -> Receipt:

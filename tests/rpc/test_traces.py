@@ -74,6 +74,19 @@ def test_the_third_of_a_block_sees_what_the_first_two_did(solo: Any, person: Per
         assert trace["structLogs"][2]["stack"] == [hex(index)]
     bare = ask(solo.url, "debug_traceTransaction", sent[0], {"disableStack": True, "disableStorage": True})
     assert set(bare["structLogs"][1]) == {"pc", "op", "gas", "gasCost", "depth"}
+    for limit, num_steps in ((3, 3), (0, 10), (50, 10)):
+        cut = ask(solo.url, "debug_traceTransaction", sent[0], {"limit": limit, "timeout": "5s"})
+        assert (len(cut["structLogs"]), cut["gas"]) == (num_steps, int(receipts[0]["gasUsed"], 16))
+    for options, said in (
+        ({"limit": "3"}, "limit is '3', expected a number"),
+        ({"limit": -1}, "limit is '-1'"),
+        ({"timeout": 5}, "timeout is '5', expected a duration such as 500ms"),
+        ({"timeout": "5h"}, "timeout is '5h'"),
+    ):
+        refused = ask(solo.url, "debug_traceTransaction", sent[0], options)
+        assert (refused["code"], said in refused["message"]) == (-32602, True)
+    given_up = ask(solo.url, "debug_traceTransaction", sent[0], {"timeout": "0ms"})
+    assert "execution timeout" in given_up["message"]
     full = ask(solo.url, "debug_traceTransaction", sent[0], {"enableMemory": True})
     assert full["structLogs"][0]["memory"] == []
 
@@ -110,7 +123,7 @@ def test_what_cannot_be_shown_says_why(solo: Any, person: Person) -> None:
     assert ask(solo.url, "debug_traceTransaction", sent, {"tracer": "prestateTracer"})["code"] == -32602
     assert ask(solo.url, "debug_traceTransaction", sent, {"trace": 1})["code"] == -32602
     assert "is in no block" in ask(solo.url, "debug_traceTransaction", "0x" + "ab" * 32)["message"]
-    endless = person.send(data="0x5b5f56", gas=3_000_000)
+    endless = person.send(data="0x5b5f56", gas=500_000)
     assert "more than 20000 instructions" in ask(solo.url, "debug_traceTransaction", endless)["message"]
     shown = ask(solo.url, "debug_traceTransaction", endless, {"tracer": "callTracer"})
     assert (shown["type"], shown["error"]) == ("CREATE", "out of gas")

@@ -103,6 +103,8 @@ class TraceOptions:
 
     max_steps: int
     """0: only the calls."""
+    is_cut: bool = False
+    """Leave out what comes after them; else more are too many."""
     has_inner_calls: bool = True
     has_stack: bool = True
     has_memory: bool = False
@@ -171,6 +173,9 @@ class Tracer:
             self._open_steps.append(None)
             return
         if len(self.steps) >= options.max_steps:
+            if options.is_cut:
+                self._open_steps.append(None)
+                return
             raise TraceTooLong(options.max_steps)
         step = Step(
             pc=computation.code.program_counter - 1,
