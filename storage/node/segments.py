@@ -89,8 +89,8 @@ class SegmentShelf:
         self._lock = threading.RLock()
         self._places: dict[Key, _Place] = {}
         self._segments: dict[int, _Segment] = {}
-        for path in sorted(directory.glob("*.seg"), key=lambda item: int(item.stem)):
-            self._scan(int(path.stem), path)
+        for number, path in sorted(_find_segments(directory)):
+            self._scan(number, path)
         self._active: int | None = None
         """A former process's segments take no more records: the last one may end in half a record."""
 
@@ -256,6 +256,15 @@ class _Source:
             at = _write_all(fd, chunk, at)
             done += len(chunk)
         return at
+
+
+def _find_segments(directory: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the segments of a folder; a file of another name, such as a copy, is none of ours."""
+    for path in directory.glob("*.seg"):
+        if path.stem.isascii() and path.stem.isdigit():
+            yield int(path.stem), path
+        else:
+            log.warning("%s is no segment: expected a number for its name; it is left alone", path)
 
 
 def _write_all(fd: int, data: bytes, at: int) -> int:

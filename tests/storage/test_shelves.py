@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore, S3Store
 
+from da.core.errors import NotAFile
 from da.core.types import BlobId, ShardIndex
 from storage.core.errors import DiskFull, MalformedRecord, ShelfUnavailable
 from storage.core.segments import Kind, SegmentRecord, decode_prefix, encode_prefix
@@ -91,6 +92,20 @@ def test_what_else_lies_in_the_bucket_is_left_alone() -> None:
     obstore.put(store, "readme.txt", b"x")
     obstore.put(store, "zz" * 32 + ".1", b"x")
     assert list(BucketShelf(store).iterate_keys()) == []
+
+
+def test_what_else_lies_beside_the_segments_is_left_alone(put: Any, tmp_path: Path) -> None:
+    """A copy that a person made is no reason not to start; a pipe in the place of a segment is, and is named."""
+    shelf = SegmentShelf(tmp_path / "cold")
+    put(shelf, 1, b"kept")
+    for other in ("00000001 (copy).seg", "old.seg", "²²²²²²²².seg"):
+        (tmp_path / "cold" / other).write_bytes(b"x")
+    shelf = SegmentShelf(tmp_path / "cold")
+    assert read_all(shelf, name(1)) == b"kept"
+    put(shelf, 2, b"more")
+    os.mkfifo(tmp_path / "cold" / "00000009.seg")
+    with pytest.raises(NotAFile, match=r"00000009.seg is a device, a pipe or a socket, expected a file; next: "):
+        SegmentShelf(tmp_path / "cold")
 
 
 def test_a_bucket_that_does_not_answer_is_no_empty_bucket() -> None:
