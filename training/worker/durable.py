@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 from pathlib import Path
+from typing import TextIO
+
+LOG = logging.getLogger("trainer")
 
 
 def save_durable(path: Path, data: bytes) -> None:
@@ -26,6 +30,16 @@ def save_durable(path: Path, data: bytes) -> None:
 def is_disk_full(error: OSError) -> bool:
     """Say whether an error means that there is no room: disk or quota."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def close_with_gap(file: TextIO) -> None:
+    """Close a file of lines; what a full disk does not take of the last ones is a gap in it."""
+    try:
+        file.close()
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        LOG.warning("%s has a gap at its end: %s", file.name, error.strerror)
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from training.worker.durable import is_disk_full
+from training.worker.durable import close_with_gap, is_disk_full
 from training.worker.errors import Fatal
 
 LOG = logging.getLogger("trainer")
@@ -62,7 +62,7 @@ class JsonLines:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        close_with_gap(self._file)
 
 
 class Prometheus:
@@ -118,13 +118,35 @@ class TensorBoard:
                 f"--tensorboard needs the package tensorboard ({error})",
                 next_step="pip install 'archipelago[tensorboard]', or leave --tensorboard out",
             ) from error
-        self._writer: Any = SummaryWriter(str(folder))
+        self._open: Callable[[], Any] = lambda: SummaryWriter(str(folder))
+        self._folder = folder
+        self._writer: Any = self._open()
+        self._is_full = False
 
     def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
-        """Add one point to each figure's curve."""
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, step, walltime=wall_seconds)
+        """Add one point to each figure's curve; on a full disk the curves have a gap."""
+        try:
+            if self._writer is None:
+                self._writer = self._open()
+            for name, value in figures.items():
+                self._writer.add_scalar(name, value, step, walltime=wall_seconds)
+        except OSError as error:
+            self._bear(error)
+        else:
+            self._is_full = False
 
     def close(self) -> None:
         """Write out what is held."""
-        self._writer.close()
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._bear(error)
+
+    def _bear(self, error: OSError) -> None:
+        """Go on without the writer that a full disk has ended: the next point begins another file."""
+        if not is_disk_full(error):
+            raise error
+        if not self._is_full:
+            LOG.warning("%s has a gap: %s", self._folder, error.strerror)
+        self._is_full, self._writer = True, None

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from training.worker.durable import is_disk_full
+from training.worker.durable import close_with_gap, is_disk_full
 
 LOG = logging.getLogger("trainer")
 
@@ -191,7 +191,7 @@ class Trace:
     def close(self) -> None:
         """Close the file; later events are dropped."""
         with self._lock:
-            self._file.close()
+            close_with_gap(self._file)
 
 
 @dataclass(slots=True)
