@@ -142,3 +142,41 @@ def test_a_damaged_worker_state_is_named_and_replaced_by_a_checkpoint(net: Any, 
     assert saved.name in caplog.text
     assert ann.summary.end is LoopEnd.FINISHED
     assert ann.summary.root == net.info().head_root.hex()
+
+
+def test_a_kill_in_a_long_round_costs_the_steps_since_the_last_save(net: Any, monkeypatch: Any) -> None:
+    """A round may last an hour: what was learned in it is saved on the way, and the next life goes on from there."""
+    monkeypatch.setattr("training.worker.loop.SAVE_SECONDS", 0.05)
+    monkeypatch.setattr("training.worker.loop.SAVE_SHARE", 1.0)  # a busy disk makes saves rare
+    net.create_run(minMembers=1, numRounds=1, numFragments=1, overlap=0, roundBlocks=5_000)
+    ann = net.worker("ann", steps=60, step_seconds=0.01)
+    keep, started_at = ann.rules._keep, []
+
+    def keeping(engine: Any) -> Any:
+        train = engine.train
+        started_at.append(engine.position[1])
+
+        def killed(round_index: int, num_steps: int, should_stop: Any, **others: Any) -> Any:
+            def stopping() -> bool:
+                if engine.position[1] >= 40 and len(ann.rules.engines) == 1:
+                    raise Crash
+                return bool(should_stop())
+
+            return train(round_index, num_steps, stopping, **others)
+
+        engine.train = killed
+        return keep(engine)
+
+    ann.rules._keep = keeping
+    ann.start()
+    assert ann.thread is not None
+    ann.thread.join(15)
+    assert isinstance(ann.error, Crash)
+    ann.start()
+    net.wait_for(lambda: len(ann.rules.engines) == 2 and ann.engine.position[1] > 0)
+    ann.join()
+    assert ann.error is None, ann.error
+    assert ann.summary.end is LoopEnd.FINISHED
+    assert ann.engine.canonical.theta == 60, "each step counts once"
+    assert started_at[0] == 0
+    assert 0 < started_at[1] <= 40, "the first life had made 40"

@@ -44,6 +44,15 @@ WAIT_SECONDS = 0.5
 FINISH_SECONDS = 60.0
 """How long a finished worker stays to see the last checkpoint certified."""
 
+SAVE_SECONDS = 600.0
+"""Between two saves of inner steps that are not sent: what a kill costs at most. Shorter rounds save as they send."""
+
+SAVE_SHARE = 0.02
+"""Of the time, at most, that those saves take."""
+
+BRIEF_SECONDS = 5.0
+"""A wait for a settlement that is not worth a line."""
+
 SAY_AGAIN_SECONDS = 30.0
 """Between two equal lines about what is waited for."""
 
@@ -138,6 +147,8 @@ class RoundLoop:
                 contents.trained_round, contents.trained_steps, contents.trained_tokens, contents.trained_loss_micro
             )
         self._num_saves = 0
+        self._saved_at = time.monotonic()
+        self._save_interval_seconds = SAVE_SECONDS
         self._idle_since = time.monotonic()
         self._said = ("", float("-inf"))
         self._waiting: tuple[float, str] | None = None
@@ -148,7 +159,7 @@ class RoundLoop:
             end = self._step()
             if end is not None:
                 if end in (LoopEnd.STOPPED, LoopEnd.FINISHED, LoopEnd.LEFT):
-                    self._save_stopped()
+                    self._save_unsent("stopped")
                 return end
 
     def _step(self) -> LoopEnd | None:
@@ -191,24 +202,7 @@ class RoundLoop:
         self._record_wait(t)
         self._idle_since = time.monotonic()
         if num_steps > 0:
-            with self._trace.span(EventKind.TRAIN, t) as span:
-                report = self._engine.train(
-                    t,
-                    num_steps,
-                    lambda: self._should_stop(t),
-                    data_seed=info.data_seed,
-                    participants=[bytes.fromhex(member[2:]) for member in view.participants[t]],
-                )
-                span.counters = {
-                    "steps": report.steps,
-                    "tokens": report.tokens,
-                    "loss_micro": report.loss_micro,
-                    "skipped": report.skipped,
-                    "global_step": report.global_step,
-                    "rate_nano": report.rate_nano,
-                }
-            self._progress.add(t, report.steps, report.tokens, report.loss_micro)
-            self._is_fresh = self._is_fresh and report.steps == 0
+            self._make_steps(info, view, num_steps)
         self._check()
         if self._stop.is_set():
             return LoopEnd.STOPPED
@@ -225,6 +219,39 @@ class RoundLoop:
             self._last_sent = t
             return None
         return self._send(info)
+
+    def _make_steps(self, info: RoundInfo, view: ChainView, num_steps: int) -> None:
+        """Make a round's inner steps; those of a long round are saved on the way, so that a kill costs minutes."""
+        t = info.round
+        if not self._progress.steps:
+            self._saved_at = time.monotonic()
+        while True:
+            due_at = self._saved_at + self._save_interval_seconds
+
+            def should_pause(due_at: float = due_at) -> bool:
+                return self._should_stop(t) or time.monotonic() >= due_at
+
+            with self._trace.span(EventKind.TRAIN, t) as span:
+                report = self._engine.train(
+                    t,
+                    num_steps,
+                    should_pause,
+                    data_seed=info.data_seed,
+                    participants=[bytes.fromhex(member[2:]) for member in view.participants[t]],
+                )
+                span.counters = {
+                    "steps": report.steps,
+                    "tokens": report.tokens,
+                    "loss_micro": report.loss_micro,
+                    "skipped": report.skipped,
+                    "global_step": report.global_step,
+                    "rate_nano": report.rate_nano,
+                }
+            self._progress.add(t, report.steps, report.tokens, report.loss_micro)
+            self._is_fresh = self._is_fresh and report.steps == 0
+            if time.monotonic() < due_at or self._should_stop(t):
+                return
+            self._save_unsent("training")
 
     def _send(self, info: RoundInfo) -> LoopEnd | None:
         t = info.round
@@ -290,8 +317,9 @@ class RoundLoop:
             payload=(update.payload_file, payload),
         )
 
-    def _save_stopped(self) -> None:
+    def _save_unsent(self, what: str) -> None:
         """Save the weights as they are, with the inner steps that are not sent yet."""
+        began = time.monotonic()
         progress = self._progress
         version = self._engine.version
 
@@ -307,9 +335,11 @@ class RoundLoop:
             )
 
         def record() -> None:
-            self._journal.record_state(self._engine.save, name=self._name_state("stopped"), change=change)
+            self._journal.record_state(self._engine.save, name=self._name_state(what), change=change)
 
         self._record_if_room(record, "the last inner steps")
+        self._saved_at = time.monotonic()
+        self._save_interval_seconds = max(SAVE_SECONDS, (self._saved_at - began) / SAVE_SHARE)
 
     def _record_if_room(self, record: Callable[[], None], what: str) -> bool:
         """Make something durable; on a full disk say so, keep the last good state, and go on (case 24)."""
@@ -374,13 +404,20 @@ class RoundLoop:
         return LoopEnd.FINISHED
 
     def _wait_for_base(self, info: RoundInfo) -> None:
-        if self._waiting is None:
-            self._waiting = (time.monotonic(), f"settling up to version {info.base_version}")
+        """Wait for a settlement; mostly it is a matter of moments, and not worth a line."""
+        reason = f"settling up to version {info.base_version}"
+        began, _ = self._waiting or (time.monotonic(), "")
+        self._note_wait(reason, is_to_say=time.monotonic() > began + BRIEF_SECONDS)
         self._agreement.wait_for_version(min(info.base_version, self._engine.version + 1), WAIT_SECONDS)
 
     def _wait(self, view: ChainView | None, reason: str) -> None:
+        self._note_wait(reason)
+        self._watcher.wait_for_newer(view, WAIT_SECONDS)
+
+    def _note_wait(self, reason: str, *, is_to_say: bool = True) -> None:
+        """Say what is waited for, and give up where that has taken too long."""
         now = time.monotonic()
-        if reason != self._said[0] or now > self._said[1] + SAY_AGAIN_SECONDS:
+        if is_to_say and (reason != self._said[0] or now > self._said[1] + SAY_AGAIN_SECONDS):
             self._said = (reason, now)
             LOG.info("waiting: %s", reason)
         if self._watcher.get_silence_seconds() > self._patience.chain_seconds:
@@ -395,7 +432,6 @@ class RoundLoop:
             )
         if self._waiting is None:
             self._waiting = (time.monotonic(), reason)
-        self._watcher.wait_for_newer(view, WAIT_SECONDS)
 
     def _record_wait(self, round_index: int) -> None:
         """Write one event for the whole wait before a round."""
