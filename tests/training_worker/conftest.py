@@ -54,6 +54,7 @@ class ToyWorker:
         self.summary: Any = None
         self.error: BaseException | None = None
         self.thread: threading.Thread | None = None
+        self.patience_seconds = 20.0
 
     def start(self) -> ToyWorker:
         from training.worker.loop import Patience
@@ -72,7 +73,7 @@ class ToyWorker:
             home=self.home,
             run=self.run,
             poll_seconds=0.01,
-            patience=Patience(chain_seconds=20, idle_seconds=20),
+            patience=Patience(chain_seconds=self.patience_seconds, idle_seconds=20),
         )
 
         def body() -> None:

@@ -180,7 +180,7 @@ def test_when_nobody_can_show_the_head_the_run_goes_back_in_the_open(net: Any) -
 
 def test_a_member_without_an_inner_step_sends_no_update_that_would_be_paid(net: Any) -> None:
     """As one that joins when only flush rounds are left: the three others are enough, and it votes all the same."""
-    net.create_run(minMembers=4, numRounds=4, numFragments=4, roundBlocks=100, checkpointInterval=4)
+    net.create_run(minMembers=4, numRounds=4, numFragments=4, roundBlocks=2_000, attestBlocks=500, graceBlocks=25)
     workers = [net.worker(name, steps=2, step_seconds=0.01) for name in ("ann", "bob", "cat")]
     late = net.worker("late")
     late.rules.num_steps = lambda round_index, local_steps: 0  # as in flush rounds, from the first on

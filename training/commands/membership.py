@@ -100,13 +100,19 @@ def join(
     if as_json:
         print_json(summary)
         return
+    has_state = any(bytes.fromhex(summary.root))
+    account = [("updates", "not known: the chain gives no answer")]
+    if summary.earned is not None:
+        account = [
+            ("updates", f"{summary.accepted} counted, {summary.refused} refused"),
+            ("earned", format_tokens(summary.earned)),
+        ]
     print_pairs(
         f"run {run}: {summary.end.value}",
         [
             ("worker", summary.worker),
-            ("agreed state", f"version {summary.version}, root 0x{summary.root}"),
-            ("updates", f"{summary.accepted} counted, {summary.refused} refused"),
-            ("earned", format_tokens(summary.earned)),
+            ("agreed state", f"version {summary.version}, root 0x{summary.root}" if has_state else "none yet"),
+            *account,
         ],
     )
 

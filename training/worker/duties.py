@@ -19,6 +19,7 @@ from training.worker.agreement import Agreement
 from training.worker.errors import PayloadUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules, SenderPort
 from training.worker.restore import restore_genesis, restore_version
+from training.worker.saying import Said
 from training.worker.trace import EventKind, Trace
 from training.worker.view import ChainView, compute_checkpoint_versions, compute_rejoin_is_due
 
@@ -55,6 +56,7 @@ class Duties:
     def __init__(self, parts: Parts) -> None:
         """Nothing is done yet."""
         self._parts = parts
+        self._said = Said()
         self._voted: tuple[int, int] = (-1, -1)
         self._reported: tuple[int, int] = (-1, -1)
         self._stored: set[tuple[int, int]] = set()
@@ -110,7 +112,7 @@ class Duties:
         try:
             join_run(self._parts.sender, view, self._parts.rules.recipe_digest)
         except (ContractError, TransactionFailed) as error:
-            LOG.warning("rejoin: %s", error)
+            self._say("rejoin", str(error))
             return False
         LOG.info("joined again after having been dropped")
         return True
@@ -133,7 +135,7 @@ class Duties:
         try:
             self._parts.sender.send("ready", self._parts.run, agreement.root)
         except (ContractError, TransactionFailed) as error:
-            LOG.warning("ready: %s", error)
+            self._say("ready", str(error))
             return False
         if is_joined:
             LOG.info("ready with the root of version %d: in from the next opening on", agreement.version)
@@ -222,7 +224,7 @@ class Duties:
                 certificate = self._parts.payloads.put(data, tier=HOT_TIER, blocks=params.lease_blocks)
                 self._parts.sender.send("checkpoint", self._parts.run, version, part, certificate)
         except PayloadUnavailable as error:
-            LOG.warning("checkpoint %d, part %d: the stores do not take it: %s", version, part, error.reason)
+            self._say("checkpoint", f"version {version}, part {part}: the stores do not take it: {error.reason}")
             return False
         except (ContractError, TransactionFailed) as error:
             if _name_of(error) in ("PartAlreadyStored", "WrongRunState", "UnknownVersion"):
@@ -232,6 +234,11 @@ class Duties:
         self._stored.add((version, part))
         LOG.info("checkpoint %d: stored part %d of %d", version, part + 1, params.num_checkpoint_parts)
         return True
+
+    def _say(self, duty: str, reason: str) -> None:
+        """Warn of what is in a duty's way; it is tried again in a moment, so a line now and then is enough."""
+        if self._said.is_due(f"{duty}: {reason}"):
+            LOG.warning("%s: %s", duty, reason)
 
 
 def join_run(sender: SenderPort, view: ChainView, recipe_digest: bytes) -> None:

@@ -17,6 +17,7 @@ from training.worker.agreement import Agreement
 from training.worker.duties import Duties
 from training.worker.errors import AgreedRootMismatch, StateUnavailable
 from training.worker.ports import PayloadPort, SenderPort
+from training.worker.saying import Said
 from training.worker.trace import Trace
 from training.worker.view import ChainView
 from training.worker.waking import WakingThread
@@ -32,8 +33,8 @@ TRAFFIC_SECONDS = 1.0
 SERVE_SECONDS = 0.5
 """Between two looks for missing checkpoint parts."""
 
-SAY_AGAIN_SECONDS = 15.0
-"""Between two equal warnings."""
+RECOVER_SECONDS = 5.0
+"""Between two offers of the certified root."""
 
 
 class Exchange(WakingThread):
@@ -62,11 +63,13 @@ class Exchange(WakingThread):
         self._get_view = get_view
         self._refresh = refresh
         self._served_at = float("-inf")
-        self._said: dict[str, float] = {}
+        self._said = Said()
         self._traffic_at = float("-inf")
         self._recover_at = float("-inf")
         self.reset_reason = ""
         """Why the session must start again from a checkpoint; empty while all is well."""
+        self.is_reset_for_want = False
+        """Whether it is for want of payloads, which may come back, rather than for another outcome."""
         self.served_version = -1
         """Newest version at which every duty has been looked at."""
 
@@ -95,6 +98,7 @@ class Exchange(WakingThread):
         except StateUnavailable as error:
             self._say(str(error))
             if view.run.certified_version > self._agreement.version:
+                self.is_reset_for_want = True
                 self.reset_reason = f"a newer checkpoint is certified and older payloads are gone ({error})"
             elif view.run.num_eligible == 0:
                 self._offer_certified(view)
@@ -127,7 +131,7 @@ class Exchange(WakingThread):
         """Nobody is left who can show the head: after T_recover the certified root takes the run back, in the open."""
         if time.monotonic() < self._recover_at:
             return
-        self._recover_at = time.monotonic() + SAY_AGAIN_SECONDS / 3
+        self._recover_at = time.monotonic() + RECOVER_SECONDS
         try:
             self._sender.send("ready", self._run, view.run.certified_root)
         except (ContractError, TransactionFailed) as error:
@@ -142,10 +146,8 @@ class Exchange(WakingThread):
             self._trace.record_traffic(self._payloads.traffic())
 
     def _say(self, text: str) -> None:
-        """Log a warning, the same one at most every ``SAY_AGAIN_SECONDS``."""
-        now = time.monotonic()
-        if now >= self._said.get(text, float("-inf")):
-            self._said = {text: now + SAY_AGAIN_SECONDS}
+        """Log a warning, the same one now and then."""
+        if self._said.is_due(text):
             LOG.warning("%s", text)
 
     def _pass(self) -> float | None:

@@ -9,7 +9,6 @@ that no later transaction of the key waits behind a nonce that never comes.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,6 +26,7 @@ from training.worker.durable import is_disk_full
 from training.worker.errors import PayloadUnavailable
 from training.worker.journal import Journal, SentUpdate
 from training.worker.ports import ChainPort, PayloadPort, SenderPort
+from training.worker.saying import Said
 from training.worker.trace import EventKind, Trace
 from training.worker.view import ChainView, is_closed
 from training.worker.waking import WakingThread
@@ -71,15 +71,15 @@ class Outbox(WakingThread):
         self._run = run
         self._get_view = get_view
         self._refresh = refresh
-        self._said: dict[str, float] = {}
+        self._said = Said()
 
     def work(self) -> bool:
         """Try to bring every open update one step further; True when nothing is left to do."""
-        view = self._get_view()
-        if view is None:
-            return False
         is_done = True
         for update in self._journal.contents.sent:
+            view = self._get_view()  # each time anew: bringing one of them away may take a round's time
+            if view is None:
+                return False
             if not update.is_committed and not update.note:
                 try:
                     is_done = self._process_update(update, view) and is_done
@@ -122,7 +122,13 @@ class Outbox(WakingThread):
 
         Returns the raw transaction and the blob that it names.
         """
-        payload = self._journal.load_payload(update)
+        try:
+            payload = self._journal.load_payload(update)
+        except FileNotFoundError as error:
+            # Its round has settled meanwhile, and the main thread has put it away; or somebody has.
+            if self._journal.find_sent(update.round) is not None:
+                self._close(update.round, f"its payload is gone from the disk: {error.filename}")
+            return None
         try:
             with self._trace.span(EventKind.DISPERSE, update.round) as span:
                 span.num_bytes = len(payload)
@@ -180,9 +186,7 @@ class Outbox(WakingThread):
 
     def _say(self, round_index: int, obstacle: str, reason: object) -> None:
         """Warn of what is in the way; while it stays there a line now and then is enough."""
-        now = time.monotonic()
-        if now >= self._said.get(obstacle, float("-inf")) + SAY_AGAIN_SECONDS:
-            self._said[obstacle] = now
+        if self._said.is_due(obstacle, SAY_AGAIN_SECONDS):
             LOG.warning("round %d: %s: %s", round_index, obstacle, reason)
 
     def _pass(self) -> float | None:

@@ -176,7 +176,8 @@ def _work_at(
             pace=pace,
         )
         try:
-            summary = run_worker(parts, stop)
+            with explain_memory(rules.device):
+                summary = run_worker(parts, stop)
             rules.check()
             return summary
         except GroupEndedError as error:
@@ -187,6 +188,25 @@ def _work_at(
         trace.close()
         metrics.close()
         blobs.close()
+
+
+@contextmanager
+def explain_memory(device: str) -> Iterator[None]:
+    """Turn what torch says when memory ends into a message with a next step: activations are only estimated before.
+
+    Raises `Fatal`.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        is_cpu_full = "DefaultCPUAllocator" in str(error)  # a plain RuntimeError, unlike a GPU's
+        if not (is_cpu_full or isinstance(error, torch.OutOfMemoryError | MemoryError)):
+            raise
+        raise Fatal(
+            f"no memory is left on {device}: {' '.join(str(error).split())[:200]}",
+            next_step="use more --stages or --shards, --precision bf16, another --device, or end what else uses it; "
+            "the membership and what was saved are kept",
+        ) from error
 
 
 @contextmanager

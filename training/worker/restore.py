@@ -8,10 +8,12 @@ the end stands genesis, which everybody can compute.
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.types import Checkpoint, RunInfo
+from training.worker.asking import Interrupted
 from training.worker.errors import ANOTHER_CHECKPOINT, SEE_STORES, GenesisMismatch, PayloadError, StateUnavailable
 from training.worker.ports import ChainPort, PayloadPort, Rules
 from training.worker.trace import EventKind, Trace
@@ -23,11 +25,18 @@ MAX_PART_BYTES = 1 << 34
 
 
 def restore_newest(
-    *, chain: ChainPort, payloads: PayloadPort, rules: Rules, trace: Trace, run: RunInfo
+    *,
+    chain: ChainPort,
+    payloads: PayloadPort,
+    rules: Rules,
+    trace: Trace,
+    run: RunInfo,
+    stop: threading.Event | None = None,
 ) -> tuple[Any, int]:
     """Return (state, version) of the newest certified checkpoint that proves itself.
 
-    Raises ``StateUnavailable`` naming each that failed, ``GenesisMismatch`` when even version 0 is another one.
+    Raises ``StateUnavailable`` naming each that failed, ``GenesisMismatch`` when even version 0 is another one, and
+    ``Interrupted`` between two parts once ``stop`` is set.
     """
     reasons = []
     interval = run.params.checkpoint_interval
@@ -36,32 +45,49 @@ def restore_newest(
     for version in [v for v in versions if v > 0]:
         try:
             return restore_version(
-                chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=version
+                chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=version, stop=stop
             )
         except StateUnavailable as error:
             LOG.warning("%s", error)
             reasons.append(error.message)
-    state = restore_genesis(chain=chain, payloads=payloads, rules=rules, trace=trace, run=run)
+    state = restore_genesis(chain=chain, payloads=payloads, rules=rules, trace=trace, run=run, stop=stop)
     if reasons:
         LOG.warning("starting from genesis: no certified checkpoint could be restored")
     return state, 0
 
 
-def restore_genesis(*, chain: ChainPort, payloads: PayloadPort, rules: Rules, trace: Trace, run: RunInfo) -> Any:
+def restore_genesis(
+    *,
+    chain: ChainPort,
+    payloads: PayloadPort,
+    rules: Rules,
+    trace: Trace,
+    run: RunInfo,
+    stop: threading.Event | None = None,
+) -> Any:
     """Return version 0: computed, or from the stores where the run begins from given weights.
 
     Raises ``GenesisMismatch`` when it is not the chain's, ``StateUnavailable`` when the stores don't give it.
     """
     state = rules.create_genesis()
     if state is None:
-        state, _ = restore_version(chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=0)
+        state, _ = restore_version(
+            chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=0, stop=stop
+        )
     if state.root() != run.genesis_root:
         raise GenesisMismatch(run.genesis_root, state.root())
     return state
 
 
 def restore_version(
-    *, chain: ChainPort, payloads: PayloadPort, rules: Rules, trace: Trace, run: int, version: int
+    *,
+    chain: ChainPort,
+    payloads: PayloadPort,
+    rules: Rules,
+    trace: Trace,
+    run: int,
+    version: int,
+    stop: threading.Event | None = None,
 ) -> tuple[Any, int]:
     """Return (state, version) of one certified checkpoint, or raise ``StateUnavailable`` with the reason."""
     checkpoint: Checkpoint = chain.training.checkpoint_at(run, version)
@@ -71,6 +97,8 @@ def restore_version(
         )
     parts = []
     for index, blob in enumerate(checkpoint.blobs):
+        if stop is not None and stop.is_set():
+            raise Interrupted(f"stopped before part {index} of checkpoint {version} was fetched")
         with trace.span(EventKind.RESTORE, version) as span:
             try:
                 part = payloads.get(blob, max_bytes=MAX_PART_BYTES)

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +21,10 @@ from training.worker.agreement import Agreement
 from training.worker.asking import RETRY_SECONDS, Interrupted, ask_patiently
 from training.worker.duties import Duties, Parts, join_run
 from training.worker.errors import (
+    SEE_STORES,
     AgreedRootMismatch,
     ChainSilent,
+    GaveUp,
     Refused,
     StateUnavailable,
     WorkerStateDamaged,
@@ -37,6 +39,7 @@ from training.worker.outbox import Outbox
 from training.worker.pace import Pace
 from training.worker.ports import ChainPort, LocalEngine, PayloadPort, Rules, SenderPort
 from training.worker.restore import restore_newest
+from training.worker.saying import Said
 from training.worker.source import PayloadSource
 from training.worker.trace import Trace
 from training.worker.view import ChainView, compute_rejoin_is_due, compute_start_version
@@ -51,7 +54,36 @@ MAX_RESETS_IN_ROW = 5
 """Resets without a settled round in between; one more means that this software cannot follow the run."""
 
 
+ASK_AGAIN = "check --chain, then start again: nothing is lost"
+"""Next step where the chain tells too little."""
+
+WANT_SECONDS = 5.0
+"""Between two starts from a checkpoint while the stores give none of what is needed."""
+
 T = TypeVar("T")
+
+
+class _StartAgain(Exception):
+    """The agreed state must be restored from a checkpoint once more."""
+
+    def __init__(self, reason: str, *, is_for_want: bool = False) -> None:
+        super().__init__(reason)
+        self.is_for_want = is_for_want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SessionEnd:
+    """How a session has ended."""
+
+    end: LoopEnd
+    version: int = 0
+    """Settled rounds in the agreed state."""
+    root: bytes = bytes(32)
+    """Of it; zeros before there was one."""
+    reason: str = ""
+    """Of a reset."""
+    is_for_want: bool = False
+    """The reset is for want of payloads or checkpoint parts: what is away now may come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +116,12 @@ class Summary:
     version: int
     """Settled rounds in the agreed state."""
     root: str
-    """Hex root of it."""
-    accepted: int
-    """Updates of ours that counted, as the chain has it."""
-    refused: int
+    """Hex root of it; zeros before there was one."""
+    accepted: int | None
+    """Updates of ours that counted, as the chain has it; None where it gave no answer."""
+    refused: int | None
     """Updates of ours that did not."""
-    earned: int
+    earned: int | None
     """Wei."""
 
 
@@ -106,18 +138,28 @@ def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
     journal = open_journal(parts.home, genesis_hash, run)
     if run.recipe_digest != parts.rules.recipe_digest:
         raise WrongRecipe(run.recipe_digest, parts.rules.recipe_digest)
-    resets, last_version = 0, -1
+    resets, last_version, wanting_since = 0, -1, None
     while True:
-        end, version, root = _run_session(parts, journal, stop)
-        if end is not LoopEnd.RESET:
-            return _summarise(parts, end, version, root)
-        resets = resets + 1 if version <= last_version else 1
-        last_version = version
-        if resets > MAX_RESETS_IN_ROW:
-            raise Refused(
-                f"the agreed state could not be followed at version {version}, {resets} times in a row",
-                next_step="use the same version of the software as the other members",
-            )
+        done = _run_session(parts, journal, stop)
+        if done.end is not LoopEnd.RESET:
+            return _summarise(parts, done)
+        if done.version > last_version:
+            resets, wanting_since = 0, None
+        last_version = done.version
+        if done.is_for_want:
+            wanting_since = time.monotonic() if wanting_since is None else wanting_since
+            if time.monotonic() > wanting_since + parts.patience.chain_seconds:
+                raise StateUnavailable(done.reason, next_step=SEE_STORES)
+            if stop.wait(WANT_SECONDS):
+                return _summarise(parts, replace(done, end=LoopEnd.STOPPED))
+        else:
+            resets += 1
+            if resets > MAX_RESETS_IN_ROW:
+                raise Refused(
+                    f"the agreed state could not be followed at version {done.version}, {resets} times in a row: "
+                    f"{done.reason}",
+                    next_step="use the same version of the software as the other members",
+                )
         journal.reset()
 
 
@@ -141,7 +183,7 @@ def open_journal(home: Path, genesis_hash: bytes, run: RunInfo) -> Journal:
     return Journal(home, contents)
 
 
-def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> tuple[LoopEnd, int, bytes]:
+def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> _SessionEnd:
     me = parts.sender.address
     watcher = Watcher(parts.chain, parts.run, me, poll_seconds=parts.poll_seconds)
     try:
@@ -153,9 +195,11 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         if engine is not None:
             state, version = engine.canonical, engine.version
         else:
-            state, version = _retry(parts, stop, lambda: _restore(parts, view))
+            state, version = _retry(parts, stop, lambda: _restore(parts, view, stop))
     except Interrupted:
-        return LoopEnd.STOPPED, 0, bytes(32)
+        return _SessionEnd(end=LoopEnd.STOPPED)
+    except StateUnavailable as error:
+        return _SessionEnd(end=LoopEnd.RESET, reason=str(error), is_for_want=True)
     source = PayloadSource(
         parts.home / "payloads", parts.payloads, parts.trace, find_own=lambda blob: _find_own(journal, blob)
     )
@@ -208,7 +252,7 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         if engine is None:
             engine = _catch_up(parts, agreement, watcher, stop, last_sent_round)
             if engine is None:
-                return (LoopEnd.STOPPED if stop.is_set() else LoopEnd.RESET), agreement.version, agreement.root
+                return _SessionEnd(end=LoopEnd.STOPPED, version=agreement.version, root=agreement.root)
         trained = engine
         duties.set_proposer(lambda rank: _propose(trained, parts.pace, rank))
         exchange.start()
@@ -227,9 +271,25 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
             last_sent_round=last_sent_round,
             is_fresh=is_fresh,
         ).run()
-        if end is LoopEnd.RESET:
-            LOG.warning("restoring from a checkpoint: %s", exchange.reset_reason)
-        return end, agreement.version, agreement.root
+        reason = exchange.reset_reason if end is LoopEnd.RESET else ""
+        if reason:
+            LOG.warning("restoring from a checkpoint: %s", reason)
+        return _SessionEnd(
+            end=end,
+            version=agreement.version,
+            root=agreement.root,
+            reason=reason,
+            is_for_want=bool(reason) and exchange.is_reset_for_want,
+        )
+    except _StartAgain as error:
+        LOG.warning("catching up, and restoring from a checkpoint: %s", error)
+        return _SessionEnd(
+            end=LoopEnd.RESET,
+            version=agreement.version,
+            root=agreement.root,
+            reason=str(error),
+            is_for_want=error.is_for_want,
+        )
     finally:
         exchange.stop(STOP_SECONDS)
         outbox.stop(STOP_SECONDS)
@@ -245,47 +305,62 @@ def _propose(engine: LocalEngine, pace: Pace | None, rank: int) -> tuple[int, in
 def _catch_up(
     parts: WorkerParts, agreement: Agreement, watcher: Watcher, stop: threading.Event, last_sent_round: int
 ) -> LocalEngine | None:
-    """Replay to where we start, and start fresh there; None when asked to stop or overtaken by a checkpoint."""
-    view = None
-    idle_since = time.monotonic()
+    """Replay to where we start, and start fresh there; None when asked to stop.
+
+    Raises `_StartAgain` where a checkpoint has overtaken us, and what has been in the way for longer than the patience.
+    """
+    view, said, idle_since = None, Said(), time.monotonic()
+    failure: GaveUp | None
     while not stop.is_set():
         view = watcher.wait_for_newer(view, RETRY_SECONDS)
-        if view is None:
-            continue
+        before, failure = agreement.version, None
         try:
-            target = compute_start_version(view, parts.sender.address, last_sent_round)
-            while not stop.is_set() and agreement.version < target and agreement.adopt(view):
-                agreement.forget_outcomes()
-                idle_since = time.monotonic()
+            engine = None if view is None else _replay(parts, agreement, view, stop, last_sent_round)
+            if engine is not None or stop.is_set():
+                return engine
         except (ChainUnreachable, RpcError) as error:
-            LOG.warning("catching up: %s", error)
-            continue
-        except (StateUnavailable, AgreedRootMismatch) as error:
-            LOG.warning("catching up: %s", error)
-            if isinstance(error, AgreedRootMismatch) or view.run.certified_version > agreement.version:
-                return None
-            _give_back(parts, view, agreement)
-            if time.monotonic() > idle_since + parts.patience.chain_seconds:
-                raise
+            failure = ChainSilent(f"catching up: {error}", next_step=ASK_AGAIN)
+        except AgreedRootMismatch as error:
+            raise _StartAgain(str(error)) from error
+        except StateUnavailable as error:
+            assert view is not None
+            if view.run.certified_version > agreement.version:
+                raise _StartAgain(str(error), is_for_want=True) from error
+            _give_back(parts, view, agreement, said)
+            failure = error
             stop.wait(RETRY_SECONDS)
-            continue
-        if agreement.version >= target:
-            state, version = agreement.get_state()
-            LOG.info("caught up with version %d, root %s", version, agreement.root.hex()[:16])
-            return parts.rules.create_engine(state, version)
-        if view.run.head_version < agreement.version:
-            return None
+        if agreement.version > before:
+            idle_since = time.monotonic()
+        if failure is not None and said.is_due(failure.message):
+            LOG.warning("%s", failure)
+        if time.monotonic() > idle_since + parts.patience.chain_seconds:
+            raise failure or ChainSilent("catching up: the chain tells nothing new", next_step=ASK_AGAIN)
     return None
 
 
-def _give_back(parts: WorkerParts, view: ChainView, agreement: Agreement) -> None:
+def _replay(
+    parts: WorkerParts, agreement: Agreement, view: ChainView, stop: threading.Event, last_sent_round: int
+) -> LocalEngine | None:
+    """Adopt settled rounds up to where we start; None where the chain's nodes don't all know them yet."""
+    target = compute_start_version(view, parts.sender.address, last_sent_round)
+    while not stop.is_set() and agreement.version < target and agreement.adopt(view):
+        agreement.forget_outcomes()
+    if agreement.version >= target:
+        state, version = agreement.get_state()
+        LOG.info("caught up with version %d, root %s", version, agreement.root.hex()[:16])
+        return parts.rules.create_engine(state, version)
+    return None
+
+
+def _give_back(parts: WorkerParts, view: ChainView, agreement: Agreement, said: Said) -> None:
     """Nobody can show the head: offer the certified root, which the chain takes after T_recover."""
     if view.run.num_eligible > 0:
         return
     try:
         parts.sender.send("ready", parts.run, view.run.certified_root)
     except (ContractError, TransactionFailed, RpcError, ChainUnreachable) as error:
-        LOG.info("version %d cannot be had and the run does not go back yet: %s", agreement.version + 1, error)
+        if said.is_due("give back"):
+            LOG.info("version %d cannot be had and the run does not go back yet: %s", agreement.version + 1, error)
 
 
 def _load_engine(parts: WorkerParts, journal: Journal, view: ChainView) -> LocalEngine | None:
@@ -323,9 +398,9 @@ def _find_last_sent(parts: WorkerParts, journal: Journal, view: ChainView) -> in
     return max([journal.contents.last_sent_round, *on_chain])
 
 
-def _restore(parts: WorkerParts, view: ChainView) -> tuple[Any, int]:
+def _restore(parts: WorkerParts, view: ChainView, stop: threading.Event) -> tuple[Any, int]:
     state, version = restore_newest(
-        chain=parts.chain, payloads=parts.payloads, rules=parts.rules, trace=parts.trace, run=view.run
+        chain=parts.chain, payloads=parts.payloads, rules=parts.rules, trace=parts.trace, run=view.run, stop=stop
     )
     LOG.info("restored version %d, root %s as on the chain", version, state.root().hex()[:16])
     return state, version
@@ -376,18 +451,18 @@ def _retry(parts: WorkerParts, stop: threading.Event, ask: Callable[[], T]) -> T
     return ask_patiently(ask, parts.patience.chain_seconds, stop)
 
 
-def _summarise(parts: WorkerParts, end: LoopEnd, version: int, root: bytes) -> Summary:
+def _summarise(parts: WorkerParts, done: _SessionEnd) -> Summary:
     try:
         member: Member | None = parts.chain.training.member(parts.run, parts.sender.address)
     except (ChainUnreachable, RpcError, ContractError):
         member = None
     return Summary(
-        end=end,
+        end=done.end,
         run=parts.run,
         worker=parts.sender.address,
-        version=version,
-        root=root.hex(),
-        accepted=member.accepted if member else 0,
-        refused=member.refused if member else 0,
-        earned=member.earned if member else 0,
+        version=done.version,
+        root=done.root.hex(),
+        accepted=member.accepted if member else None,
+        refused=member.refused if member else None,
+        earned=member.earned if member else None,
     )
