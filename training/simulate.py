@@ -34,8 +34,7 @@ from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
 from training.local import LocalWorker
-from training.recipes.reading import read_recipe_text
-from training.recipes.shipped import load_shipped
+from training.recipes.reading import find_recipe_text
 
 DEFAULT_SEATS = 4
 """Storage nodes of a devnet."""
@@ -85,8 +84,7 @@ class SimulatedRound:
 
 def load_recipe(name: str) -> Recipe:
     """Return a shipped recipe, or the one in a TOML file."""
-    path = Path(name)
-    return parse_recipe(read_recipe_text(path) if path.is_file() else load_shipped(name))
+    return parse_recipe(find_recipe_text(name))
 
 
 def make_members(num_workers: int) -> list[bytes]:

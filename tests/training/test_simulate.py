@@ -18,6 +18,7 @@ from training.core.payload import plan_payload
 from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe
 from training.data.corpus import Corpus
 from training.simulate import load_recipe, main, simulate
+from training.worker.errors import Fatal
 
 
 def test_simulation_prints_a_line_a_round(
@@ -75,3 +76,24 @@ def test_allreduce_is_the_gradient_of_all_samples(corpus: Corpus) -> None:
     for name, theta in one.theta.items():
         assert int((theta.long() - same.theta[name].long()).abs().max()) < 1 << 12, name
     assert any(not torch.equal(same.theta[name], other.theta[name]) for name in same.theta)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nosuch", r"no recipe 'nosuch'"),
+        ("nosuch.toml", r"nosuch\.toml can't be read: No such file"),
+        ("10M", r"10M is a shape, not a recipe file"),
+    ],
+)
+def test_invalid_recipe_is_named_with_what_there_is(name: str, said: str) -> None:
+    """As `run create` says it: a missing file was taken for a shipped recipe of that name."""
+    with pytest.raises(Fatal, match=said) as caught:
+        load_recipe(name)
+    assert "TOML" in caught.value.next_step or "trainer recipe 10M" in caught.value.next_step
+
+
+def test_no_more_rounds_than_the_recipe_has() -> None:
+    refused = CliRunner().invoke(app, ["simulate", "tiny", "--rounds", "99999999999999999999"])
+    assert refused.exit_code == 2
+    assert "the recipe has 16" in refused.output

@@ -40,8 +40,7 @@ from training.commands.timing import BlockPace, measure_pace
 from training.core.loss_unit import LossUnit, get_loss_unit
 from training.core.recipe import ANY_TEXT, DataSource, Recipe
 from training.core.recipe_text import parse_recipe
-from training.recipes.reading import read_recipe_text
-from training.recipes.shipped import load_shipped, shipped_names
+from training.recipes.reading import find_recipe_text
 from training.worker.errors import Fatal
 
 LEASED_TIERS = (0, 1)
@@ -158,7 +157,7 @@ def create(
     from training.worker.duties import HOT_TIER
     from training.worker.stores import CommitteeStores
 
-    text = _load_recipe(recipe_file)
+    text = find_recipe_text(recipe_file)
     recipe = parse_recipe(text)
     _check_text_is_named(recipe, recipe_file)
     num_train_tokens = None if data is None else _check_file(recipe, data, tokenizer)
@@ -422,26 +421,6 @@ def _print_done(outcome: Outcome, text: str, as_json: bool) -> None:
         print_json({"transaction": outcome.transaction_hash, "height": outcome.height})
     else:
         STDOUT.print(f"{text} in block {outcome.height}")
-
-
-def _load_recipe(name: str) -> str:
-    path = Path(name)
-    if name in shipped_names() and not path.is_file():
-        return load_shipped(name)
-    if path.suffix == ".toml" or path.exists():
-        return read_recipe_text(path)
-    from training.recipes.shapes import RECIPES
-
-    if name in RECIPES:
-        raise Fatal(
-            f"{name} is a shape, not a recipe file",
-            next_step=f"trainer recipe {name} > run.toml, then trainer run create run.toml",
-        )
-    raise Fatal(
-        f"no recipe {name!r}",
-        next_step=f"name a TOML file, or one that is shipped: {', '.join(shipped_names())}; "
-        "or make one of a shape: trainer recipe 0.4M > run.toml",
-    )
 
 
 def _check_text_is_named(recipe: Recipe, recipe_file: str) -> None:

@@ -45,7 +45,7 @@ SHOWN_LOSSES = 12
 def watch(
     run: RunOption,
     chain: ChainOption = DEFAULT_CHAINS,
-    every: Annotated[float, typer.Option(min=0.2, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.2, max=86_400, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
