@@ -223,3 +223,42 @@ def test_memory_that_ends_on_the_cpu_is_said_too() -> None:
         torch.empty(1 << 55)
     with pytest.raises(RuntimeError, match="shape"), explain_memory("cpu"):
         torch.empty(2).reshape(3)
+
+
+def test_votes_wait_for_no_evaluation(net: Any) -> None:
+    """Of a large model it takes minutes, and a vote has seconds."""
+    net.create_run(minMembers=2, numRounds=10, roundBlocks=400, attestBlocks=400, checkpointInterval=1_000)
+    workers = [net.worker("ann"), net.worker("bob", gain=1_000)]
+    is_over, began = threading.Event(), threading.Event()
+
+    def evaluate(_state: Any) -> float:
+        began.set()
+        is_over.wait(30)
+        return 2.5
+
+    for worker in workers:
+        worker.rules.evaluate = evaluate
+        worker.start()
+    try:
+        net.wait_for(began.is_set)
+        settled = net.info().num_settled
+        net.wait_for(lambda: net.info().num_settled >= min(settled + 4, 10), what="both vote on")
+    finally:
+        is_over.set()
+    for worker in workers:
+        worker.join(30)
+        assert worker.error is None, worker.error
+    recorded = net.chain.read("Training", "evaluations", (net.run, 0, 256))
+    assert {each.loss_micro for each in recorded} == {2_500_000}
+
+
+def test_an_evaluation_that_fails_ends_the_worker_with_its_reason(net: Any) -> None:
+    net.create_run(minMembers=1, numRounds=6)
+    ann = net.worker("ann")
+
+    def evaluate(_state: Any) -> float:
+        raise MemoryError("none for the logits")
+
+    ann.rules.evaluate = evaluate
+    ann.start().join(20)
+    assert isinstance(ann.error, MemoryError)

@@ -17,6 +17,7 @@ from contracts.bindings.errors import ContractError, TransactionFailed
 from contracts.bindings.types import CheckpointState, MemberState, RunState
 from training.worker.agreement import Agreement
 from training.worker.errors import PayloadUnavailable
+from training.worker.evaluating import Evaluating
 from training.worker.ports import ChainPort, PayloadPort, Rules, SenderPort
 from training.worker.restore import restore_genesis, restore_version
 from training.worker.saying import Said
@@ -61,6 +62,7 @@ class Duties:
         self._reported: tuple[int, int] = (-1, -1)
         self._stored: set[tuple[int, int]] = set()
         self._evaluated = -1
+        self._evaluating = Evaluating(parts.rules, parts.trace)
         self._ready_at = float("-inf")
         self._joined_at = float("-inf")
         self._opened_seen = (-1, 0)
@@ -166,7 +168,10 @@ class Duties:
         return False
 
     def evaluate(self, view: ChainView, agreement: Agreement) -> bool:
-        """Record the held-out loss of the agreed weights, when it is our turn."""
+        """Evaluate the agreed weights when it is our turn, and record the held-out loss once it is there."""
+        if self._evaluating.is_busy:
+            ended = self._evaluating.take()
+            return ended is not None and self._record_loss(*ended)
         interval = self._parts.evaluation_interval
         state, version = agreement.get_state()
         is_turn = version == view.run.num_rounds_total or (interval > 0 and version % interval == 0)
@@ -181,12 +186,15 @@ class Duties:
         turn = version // max(1, interval)
         if not members or members[turn % len(members)] != self._parts.sender.address:
             return False
-        with self._parts.trace.span(EventKind.EVALUATE, version) as span:
-            loss = self._parts.rules.evaluate(state)
-            span.note = f"{loss:.4f}"
-            bits = self._parts.rules.compute_bits_a_byte(loss)
-            if bits is not None:
-                span.counters = {"bits_a_byte_micro": round(bits * 1_000_000)}
+        self._evaluating.start(state, version)
+        return True
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Return whether a loss of ours is still to come."""
+        return self._evaluating.is_busy
+
+    def _record_loss(self, version: int, loss: float) -> bool:
         LOG.info("version %d: held-out loss of the agreed weights %s", version, self._parts.rules.describe_loss(loss))
         try:
             self._parts.sender.send("recordEvaluation", self._parts.run, version, round(loss * 1_000_000))

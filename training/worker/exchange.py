@@ -125,7 +125,8 @@ class Exchange(WakingThread):
             self._refresh()
         version = self._agreement.version
         self._duties.evaluate(view, self._agreement)
-        self.served_version = max(self.served_version, min(version, view.run.head_version))
+        if not self._duties.is_evaluating:
+            self.served_version = max(self.served_version, min(version, view.run.head_version))
 
     def _offer_certified(self, view: ChainView) -> None:
         """Nobody is left who can show the head: after T_recover the certified root takes the run back, in the open."""
