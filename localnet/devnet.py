@@ -444,7 +444,9 @@ class Devnet:
         return self.home / "operators" / f"node-{index}.key"
 
     def _note_processes(self) -> None:
-        children = self._supervisor.children
+        """Note who is up: the validators, then the stores by number, also where one was started again."""
+        validators = [child for child in self._supervisor.children if child not in self._storage]
+        children = [*validators, *(store for store in self._storage if store in self._supervisor.children)]
         self._update(processes=tuple(NamedProcess(name=child.name, id=child.id) for child in children))
 
     def _update(self, **changes: object) -> None:

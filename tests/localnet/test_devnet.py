@@ -24,6 +24,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_SECONDS = 120.0
 STOP_SECONDS = 15.0
+NAMES = ["validator-0", *(f"storage-{i}" for i in range(4))]
 BENEFICIARY = "0x" + "ab" * 20
 
 
@@ -97,7 +98,7 @@ def test_status_shows_every_process(devnet: dict[str, Any], home: Path) -> None:
     facts = json.loads(run_localnet("status", "--json", "--home", str(home)))
     assert facts["phase"] == "ready"
     assert facts["height"] >= 1
-    assert [one["name"] for one in facts["processes"]] == ["validator-0", *(f"storage-{i}" for i in range(4))]
+    assert [one["name"] for one in facts["processes"]] == NAMES
     assert all(one["is_alive"] for one in facts["processes"])
 
 
@@ -123,6 +124,7 @@ def test_invalid_second_up_in_the_same_home_names_the_first(devnet: dict[str, An
 def test_a_store_that_died_is_announced_and_started_again(devnet: dict[str, Any], home: Path) -> None:
     def get_store() -> dict[str, Any]:
         facts = json.loads(run_localnet("status", "--json", "--home", str(home)))
+        assert [one["name"] for one in facts["processes"]] == NAMES, "in order, whoever was started last"
         return next(one for one in facts["processes"] if one["name"] == "storage-1")
 
     before = get_store()["pid"]
