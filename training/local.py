@@ -5,7 +5,8 @@ Invariant, in grid units and for each tensor:
     weights = start + progress,   start = theta - residual - (own updates in flight)
 
 "theta minus everything of mine that isn't in theta yet".  Sending moves progress into flight and residual; a
-settled round moves theta, and with it the weights; a refused update moves back into the residual.  The worker
+settled round moves theta, and with it the weights; a refused update moves back into the residual.  Of what an exchange
+leaves, a share may be forgotten (``codec.forget_bps``): residual and weights give it up together.  The worker
 never rewinds, and the inner optimizer is never told.  Two other starts are there to be compared with: ``rewind``
 (start = theta, as in DiLoCoX) and ``eager`` (of what is under way only this worker's share); see SPEC, *Overlap*.
 """
@@ -32,7 +33,7 @@ from training.core.randomness import derive_bytes
 from training.core.recipe import Recipe, StartKind
 from training.core.recipe_text import compute_fingerprint
 from training.core.sampling import compute_data_seed, plan_samples
-from training.core.schedule import compute_global_step, learning_rate
+from training.core.schedule import compute_global_step, is_flush_round, learning_rate
 from training.core.settle import Settlement
 from training.data.corpus import Corpus, check_size
 from training.evaluation import evaluate_state, gather_samples
@@ -41,6 +42,9 @@ from training.worker_file import compute_body_digest, encode_tensors, read_worke
 
 MICRO = 1_000_000
 """Losses on the chain are in micronats."""
+
+_FULL_BPS = 10_000
+"""All of something, in hundredths of a percent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +203,8 @@ class LocalWorker:
             compressed = codec_of(slot).compress(owed, slot, self._warm.get(name), seed)
             chunks.append(compressed.body)
             sent[name] = compressed.units
-            self._residual[name] = owed - compressed.units
+            left = owed - compressed.units
+            self._residual[name] = left - self._choose_forgotten(left, round_index)
             if compressed.warm is not None:
                 warm[name] = compressed.warm
                 if self._recipe.codec.keep_energy_bps:
@@ -209,7 +214,7 @@ class LocalWorker:
         self._spectra = self._spectra | spectra
         payload = b"".join(chunks)
         self._in_flight[round_index] = InFlight(payload=payload, units=sent, num_members=self._num_members)
-        if self._recipe.rounds.start is not StartKind.CONTINUE:
+        if self._recipe.rounds.start is not StartKind.CONTINUE or self._recipe.codec.forget_bps:
             for name, units in weights.items():
                 self._move_weight(name, units, self._start(name) - units)
         return payload
@@ -315,6 +320,12 @@ class LocalWorker:
     def evaluate(self, state: CanonicalState) -> float:
         """Return the held-out loss of an agreed state, nats a byte."""
         return evaluate_state(self._recipe, state, self._corpus, self._inner.device)
+
+    def _choose_forgotten(self, left: torch.Tensor, round_index: int) -> torch.Tensor:
+        """Return what is dropped of what one exchange leaves, int64; a flush round, the last chance, drops nothing."""
+        if is_flush_round(self._recipe.rounds, round_index):
+            return torch.zeros_like(left)
+        return torch.div(left * self._recipe.codec.forget_bps, _FULL_BPS, rounding_mode="trunc")
 
     def _plan(self, round_index: int, rank: int) -> PayloadPlan:
         """Return what this worker's payload of a round looks like."""

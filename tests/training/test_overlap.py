@@ -83,6 +83,38 @@ def test_sum_of_sent_plus_residual_is_sum_of_raw(
         assert any(residual.any() for residual in worker._residual.values())
 
 
+@pytest.mark.parametrize(("start", "fragments", "overlap"), KINDS)
+def test_a_share_of_what_an_exchange_leaves_is_forgotten_by_residual_and_weights_alike(
+    make_recipe: RecipeMaker, corpus: Corpus, start: StartKind, fragments: int, overlap: int
+) -> None:
+    """sent + residual + forgotten = raw; weights stand on their start after each send; a flush forgets nothing."""
+    recipe = _with_start(make_recipe(CodecKind.VECTOR, fragments=fragments, overlap=overlap, num_rounds=5), start)
+    recipe = replace(recipe, codec=replace(recipe.codec, forget_bps=2_500))
+    state = create_genesis(recipe)
+    worker, settled = LocalWorker(recipe, state, 0, MEMBERS[0], corpus=corpus), list[Settlement]()
+    num_forgotten = 0
+    for round_index in range(5 + fragments):
+        while worker.version < round_index - overlap:
+            worker.apply(settled[worker.version], worker.version, True)
+        worker.train(round_index, plan_steps(recipe.rounds, round_index, 8), participants=MEMBERS)
+        plan = plan_payload(recipe, worker.canonical, round_index, rank=4)
+        owed = {
+            slot.name: worker._start(slot.name) - _weights(worker)[slot.name] + worker._residual[slot.name]
+            for slot in plan.slots
+        }
+        payload = worker.send(round_index, rank=4)
+        for name, contribution in decode_payload(payload, plan).items():
+            left, kept = owed[name] - contribution.units, worker._residual[name]
+            forgotten = left * (0 if round_index >= 5 else 1) * 2_500 // 10_000
+            assert ((left - kept) - forgotten).abs().max() <= 1, name
+            num_forgotten += int((left != kept).sum())
+            assert torch.equal(_weights(worker)[name], worker._start(name)), name
+        assert worker.send(round_index, rank=4) == payload
+        settled.append(_settle(recipe, state, round_index, [payload]))
+        state = settled[-1].state
+    assert num_forgotten > 1_000
+
+
 def test_rewind_begins_every_round_at_theta_of_the_round_before_last(make_recipe: RecipeMaker, corpus: Corpus) -> None:
     """DiLoCoX: x = theta, without what is under way and without the residual."""
     recipe = _with_start(make_recipe(CodecKind.LOW_RANK_2BIT, overlap=1, num_rounds=4), StartKind.REWIND)

@@ -195,9 +195,13 @@ class CodecRecipe:
     """r at the first round, 1..4096; the chain's rank decides later. Only low rank reads it."""
     keep_energy_bps: int = 0
     """Share of an update's energy that the rank is moved to keep, in hundredths of a percent; 0: the rank stays."""
+    forget_bps: int = 0
+    """Share of its error feedback that a worker drops after each exchange, in hundredths of a percent; 500 is what
+    SparseLoCo calls a decay of 0.95."""
 
     def __post_init__(self) -> None:
         _check("codec.keep_energy_bps", self.keep_energy_bps, 0, 9_999)
+        _check("codec.forget_bps", self.forget_bps, 0, 10_000)
         _check("codec.rank", self.rank, 1, MAX_RANK)
 
 
