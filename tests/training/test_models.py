@@ -188,8 +188,14 @@ def test_run_begins_from_given_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(value, given[name], rtol=0, atol=2.0 ** -state.fraction_bits[name])
         assert int(state.theta[name].abs().max()) * 64 < 1 << 31
     assert decode_parts(recipe, [state.encode_part(0, 2), state.encode_part(1, 2)]).root() == state.root()
-    with pytest.raises(RecipeValueError):
+    with pytest.raises(WeightsError, match=r"given tensors.* add --weights FOLDER"):
         create_first_state(recipe, None)
+    with pytest.raises(WeightsError, match=r"no tensor of the recipe is given.* leave --weights out"):
+        create_first_state(create_recipe("0.4M"), path)
+    for wrong in (tmp_path / "nowhere", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(WeightsError, match=r"(not there|no \*\.safetensors).* check the path after --weights"):
+            create_first_state(recipe, wrong)
     save_file({name: value for name, value in given.items() if "norm" not in name}, path)
     with pytest.raises(WeightsError, match=r"absent.* --weights"):
         create_first_state(recipe, path)
@@ -244,3 +250,54 @@ def test_no_sample_is_longer_than_the_model_has_positions(tmp_path: Path) -> Non
         describe_causal_lm(json.dumps(GPT2), 33)
     with pytest.raises(RecipeValueError, match=r"at most 32"):
         create_causal_lm(replace(model, context=33))
+
+
+def test_untied_config_over_tied_weights_is_told_how_to_tie(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    def describe(config: dict[str, object], weights: dict[str, torch.Tensor] | None) -> str:
+        return describe_causal_lm(json.dumps(config), 16, weights).tensors
+
+    shapes = [line.split()[:2] for line in describe(LLAMA, None).split("\n")]
+    tied = {name: torch.ones([int(size) for size in shape.split("x")]) for name, shape in shapes}
+    assert describe(LLAMA, tied)
+    with pytest.raises(WeightsError, match=r'lm_head\.weight: absent.* "tie_word_embeddings": true'):
+        describe(LLAMA | {"tie_word_embeddings": False}, tied)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra", "xlnet", "xlm", "bart"])
+def test_invalid_model_whose_tokens_see_later_ones(kind: str) -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    with pytest.raises(RecipeValueError, match=rf"{kind}.* a causal language model.*") as caught:
+        describe_causal_lm(json.dumps({"model_type": kind, "vocab_size": 256}))
+    assert any(words in str(caught.value) for words in ("sees later ones", "has an encoder"))
+
+
+def test_a_decoder_of_a_family_that_fills_masks_is_taken() -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    config = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    assert describe_causal_lm(json.dumps(config | {"intermediate_size": 32, "is_decoder": True})).tensors
+
+
+def test_invalid_context_is_refused_before_anything_is_bonded() -> None:
+    """A recipe that somebody changed: `run create` and `join` look at the model, and not first in an inner step."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    recipe = create_recipe_for(describe_causal_lm(json.dumps(GPT2)), "hf")
+    recipe = replace(recipe, data=replace(recipe.data, digest=ANY_TEXT))
+    text = write_recipe(recipe).replace("context = 32", "context = 33")
+    with pytest.raises(RecipeValueError, match=r"model\.context.* is 33, expected at most 32"):
+        EngineRules(text, member=bytes(20), device="cpu", data_file=None)
+
+
+def test_a_recipe_says_beside_it_what_a_trial_changes() -> None:
+    text = write_recipe(create_recipe("0.4M"))
+    for key in ("num_rounds", "local_steps", "warmup_steps"):
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{key} = ")]
+        assert "  # " in line

@@ -87,6 +87,24 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
         assert expected in err, (arguments, err)
 
 
+def test_a_sample_longer_than_a_model_s_positions_is_refused(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    """Where the recipe is printed, and where a run of one that somebody changed is created."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    config, longer = tmp_path / "config.json", tmp_path / "longer.toml"
+    config.write_text(
+        '{"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "vocab_size": 256, '
+        '"bos_token_id": 0, "eos_token_id": 0}'
+    )
+    code, out, _ = trainer(monkeypatch, capsys, "recipe", config)
+    assert (code, "context = 32\n" in out) == (0, True)
+    longer.write_text(out.replace("context = 32", "context = 33"))
+    create = ("run", "create", longer, "--chain", NOWHERE, "--key-file", tmp_path / "owner.key")
+    for arguments in (("recipe", config, "--context", "33"), create):
+        code, _, err = trainer(monkeypatch, capsys, *arguments)
+        assert code == 2, (arguments, err)
+        assert "is 33, expected at most 32" in err
+
+
 def test_a_recipe_with_an_unknown_key_names_the_nearest(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('name = "x"\nsede = 1\n')

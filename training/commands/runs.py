@@ -153,12 +153,14 @@ def create(
     """Create a run from a recipe, store its genesis and print its number."""
     # What computes takes seconds to load: only here, so that the other commands answer at once.
     from da.blocking import BlobClient
+    from training.models.registry import check_module
     from training.models.start import create_first_state
     from training.worker.duties import HOT_TIER
     from training.worker.stores import CommitteeStores
 
     text = find_recipe_text(recipe_file)
     recipe = parse_recipe(text)
+    check_module(recipe.model)
     _check_text_is_named(recipe, recipe_file)
     num_train_tokens = None if data is None else _check_file(recipe, data, tokenizer)
     for address in allow or ():

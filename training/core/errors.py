@@ -216,16 +216,18 @@ class ModelMismatchError(TrainingError):
         )
 
 
+WEIGHTS_STEP = "name the safetensors that belong to the config with --weights"
+"""Where nothing better is known."""
+
+
 class WeightsError(TrainingError):
     """Weights that a run should begin from don't fit its model."""
 
-    def __init__(self, what: str, got: object, expected: object) -> None:
+    def __init__(self, what: str, got: object, expected: object, *, next_step: str = WEIGHTS_STEP) -> None:
         self.what = what
         self.got = got
         self.expected = expected
-        super().__init__(
-            f"{what}: {got}, expected {expected}; next: name the safetensors that belong to the config with --weights"
-        )
+        super().__init__(f"{what}: {got}, expected {expected}; next: {next_step}")
 
 
 class MemoryShortError(TrainingError):

@@ -24,6 +24,9 @@ DEFAULT_CONTEXT = 512
 START_BITS = 20
 """Standard deviations and maxima stand in the table as fractions of 2^20: far finer than they matter."""
 
+TWO_SIDED = ("xlnet",)
+"""Causal only with a permutation that nobody passes, and no filler of masks to the library."""
+
 
 class CausalLm(nn.Module):
     """Tokens to logits; parameters carry the library's own names."""
@@ -140,10 +143,28 @@ def _build(config_text: str, context: int | None) -> Any:
     positions = _count_positions(config)
     if context is not None and positions is not None and context > positions:
         raise RecipeValueError("model.context", context, f"at most {positions}, the positions that the model has")
+    _check_is_causal(kind, config, library)
     try:
         return library.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     except (ValueError, TypeError, AttributeError, KeyError, RuntimeError, refused) as error:
         raise _create_refusal(kind, error, "a causal language model that can be built with sdpa attention") from error
+
+
+def _check_is_causal(kind: str, config: Any, library: Any) -> None:
+    """Refuse models whose positions see later ones: they would learn to copy the token that they should foretell.
+
+    The library builds a causal head for these too.  Its decoders (gpt2, llama) fill no masks; a model that does is
+    causal only where its config says so.  Raises `RecipeValueError`.
+    """
+    if config.is_encoder_decoder:
+        raise RecipeValueError("model.config", kind, "a causal language model: this one has an encoder")
+    fills_masks = type(config) in library.MODEL_FOR_MASKED_LM_MAPPING
+    if (fills_masks and not (getattr(config, "is_decoder", False) or getattr(config, "causal", False))) or (
+        kind in TWO_SIDED
+    ):
+        raise RecipeValueError(
+            "model.config", kind, "a causal language model, such as gpt2, llama or qwen2: here, a token sees later ones"
+        )
 
 
 def _count_positions(config: Any) -> int | None:

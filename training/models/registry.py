@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from training.core.recipe import ModelKind, ModelRecipe
@@ -18,3 +19,9 @@ def create_module(model: ModelRecipe) -> nn.Module:
     from training.models.hugging_face import create_causal_lm
 
     return create_causal_lm(model)
+
+
+def check_module(model: ModelRecipe) -> None:
+    """Raise what `create_module` raises; nothing is kept in memory, so it is asked before anything is bonded."""
+    with torch.device("meta"):
+        create_module(model)

@@ -9,6 +9,15 @@ from typing import Any
 
 from training.core.recipe import Recipe
 
+COMMENTS = {
+    ("inner", "batch_size"): "samples a step of each member: fewer take less memory",
+    ("inner", "warmup_steps"): "a tenth of all steps, num_rounds * local_steps / num_fragments",
+    ("rounds", "num_fragments"): "F: a round exchanges one, after local_steps / F inner steps",
+    ("rounds", "local_steps"): "H: steps between two exchanges of a fragment; for a trial 40",
+    ("rounds", "num_rounds"): "for a trial 20, with warmup_steps 8",
+}
+"""What a person changes first, beside its value."""
+
 
 def write_recipe(recipe: Recipe) -> str:
     """Return the TOML text, every field spelt out."""
@@ -20,7 +29,9 @@ def write_recipe(recipe: Recipe) -> str:
             continue
         value: Any = getattr(recipe, section.name)
         lines += ["", f"[{section.name}]"]
-        lines += [f"{field.name} = {_write(getattr(value, field.name))}" for field in fields(value)]
+        for field in fields(value):
+            comment = COMMENTS.get((section.name, field.name))
+            lines.append(f"{field.name} = {_write(getattr(value, field.name))}" + (f"  # {comment}" if comment else ""))
     return "\n".join(lines) + "\n"
 
 

@@ -29,6 +29,7 @@ from training.group.worker import GroupWorker
 from training.inner import Precision
 from training.local import LocalWorker
 from training.memory import check_devices, describe_needs, plan_needs, read_free_bytes
+from training.models.registry import check_module
 from training.worker.errors import ANOTHER_CHECKPOINT, Fatal, StateUnavailable, WorkerStateDamaged
 
 LOG = logging.getLogger("trainer")
@@ -61,6 +62,7 @@ class EngineRules:
         is told to stop.
         """
         self.recipe: Recipe = parse_recipe(recipe_text)
+        check_module(self.recipe.model)
         self._digest = compute_recipe_digest(recipe_text)
         self._member = member
         self._device = choose_device(device)
