@@ -15,6 +15,10 @@ from chain.cometbft import StateSyncSource
 
 TIMEOUT_SECONDS = 10.0
 """Of one request."""
+COMETBFT_PORT = 26657
+"""CometBFT's customary RPC port."""
+JSON_RPC_PORT = 8545
+"""Where our JSON-RPC listens if it can: people know this one, and give it."""
 
 
 class JoinFailed(Exception):
@@ -34,12 +38,13 @@ class JoinPlan:
 
 
 def plan_join(servers: Sequence[str], *, peers: Sequence[str], trust_height: int, trust_hash: str) -> JoinPlan:
-    """Ask CometBFT's RPC of running nodes; raises JoinFailed when they disagree."""
+    """Ask CometBFT's RPC of running nodes; raises JoinFailed when they disagree, or two are one node."""
+    statuses = [fetch(server, "status") for server in servers]
+    _check_distinct(servers, [str(status["node_info"]["id"]) for status in statuses])
     documents = [fetch(server, "genesis")["genesis"] for server in servers]
     for server, document in zip(servers, documents, strict=True):
         if document != documents[0]:
             raise JoinFailed(f"{server} and {servers[0]} have different genesis files; next: name servers of one chain")
-    statuses = [fetch(server, "status") for server in servers]
     height = trust_height or min(int(status["sync_info"]["latest_block_height"]) for status in statuses)
     hashes = [
         fetch(server, f"commit?height={height}")["signed_header"]["commit"]["block_id"]["hash"] for server in servers
@@ -65,12 +70,32 @@ def fetch(server: str, path: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(f"{server}/{path}", timeout=TIMEOUT_SECONDS) as answer:
             document = json.load(answer)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise JoinFailed(
+            f"{server} is no CometBFT RPC, {path} gives HTTP {error.code}; next: give --server the port of CometBFT's"
+            f" RPC, {COMETBFT_PORT} if nobody chose another (`chain-node status` there says it), not JSON-RPC's"
+            f" {JSON_RPC_PORT}"
+        ) from error
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError, RecursionError) as error:
         raise JoinFailed(f"{server}/{path} doesn't answer: {error}; next: name another --server") from error
-    if "result" not in document:
-        raise JoinFailed(f"{server}/{path} answers {document.get('error')}; next: name another --server")
+    if not isinstance(document, dict) or not isinstance(document.get("result"), dict):
+        said = document.get("error", document) if isinstance(document, dict) else document
+        raise JoinFailed(f"{server}/{path} answers {str(said)[:200]}; next: name another --server")
     result: dict[str, Any] = document["result"]
     return result
+
+
+def _check_distinct(servers: Sequence[str], node_ids: Sequence[str]) -> None:
+    """Refuse one node under two names: it would be taken for two witnesses."""
+    first: dict[str, str] = {}
+    for server, node_id in zip(servers, node_ids, strict=True):
+        if node_id in first:
+            raise JoinFailed(
+                f"{first[node_id]} and {server} are one node, {node_id}: one witness, not two; next: give the address"
+                " of another node as the second --server, or only one and a --trust-hash that you know"
+            )
+        first[node_id] = server
 
 
 def _make_peer(server: str, status: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, ContractError, KeyFileError
 from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, load_address
+from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import StorageNodeState
 from contracts.bindings.unlocking import ask_password, unlock_key
@@ -57,6 +58,10 @@ NOT_REACHED = 6
 UNWELL = 7
 """Exit code: ``doctor`` found something."""
 
+DEFAULT_RAM_BYTES = "1GiB"
+
+ColdEndpoint = Annotated[str, typer.Option(help="With --cold-bucket: URL of an S3 server that is not Amazon's.")]
+
 DRAIN_SECONDS = 10.0
 """Between two looks at a draining node."""
 
@@ -82,7 +87,9 @@ def start(
     ram: Annotated[
         Path | None, typer.Option(help="Folder of a memory file system (tmpfs) where temporary shards lie.")
     ] = None,
-    ram_bytes: Annotated[str, typer.Option(help="What may lie there; the rest goes to the home.")] = "1GiB",
+    ram_bytes: Annotated[
+        str, typer.Option(help="With --ram: what may lie there; the rest goes to the home.")
+    ] = DEFAULT_RAM_BYTES,
     key_file: Annotated[Path | None, typer.Option(help="The operator's key; made in the home if missing.")] = None,
     keep_free: Annotated[str, typer.Option(help="Bytes that stay free on the filesystem.")] = "64MiB",
     funds_deadline: Annotated[float, typer.Option(help="Seconds to wait for funds to register.")] = 300.0,
@@ -91,7 +98,7 @@ def start(
     cold_bucket: Annotated[
         str, typer.Option(help="Bucket for cold shards, s3://bucket/prefix; keys come from AWS_* variables.")
     ] = "",
-    cold_endpoint: Annotated[str, typer.Option(help="URL of an S3 server that is not Amazon's.")] = "",
+    cold_endpoint: ColdEndpoint = "",
     scrub_rate: Annotated[str, typer.Option(help="Bytes a second that scrubbing may read; 0: none.")] = "32MiB",
     repair_rate: Annotated[str, typer.Option(help="Bytes a second that repair may read.")] = "64MiB",
     audit_every: Annotated[int, typer.Option(min=1, help="Blocks between two audits of peers.")] = 100,
@@ -105,6 +112,8 @@ def start(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Run a storage node until SIGTERM or Ctrl-C."""
+    check_needs("--ram-bytes", ram_bytes != DEFAULT_RAM_BYTES, "--ram", ram)
+    check_needs("--cold-endpoint", cold_endpoint, "--cold-bucket", cold_bucket)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("aiohttp.server").addFilter(PeerNoise())
     try:
@@ -233,10 +242,11 @@ def drain(
 def doctor(
     home: Annotated[Path, typer.Option(help="Where keys, shards and index lie; the node must not run.")],
     cold_bucket: Annotated[str, typer.Option(help="Bucket for cold shards, as at start.")] = "",
-    cold_endpoint: Annotated[str, typer.Option(help="URL of an S3 server that is not Amazon's.")] = "",
+    cold_endpoint: ColdEndpoint = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Read every shard of a home, change nothing, and say what is wrong; exit code 7 when something is."""
+    check_needs("--cold-endpoint", cold_endpoint, "--cold-bucket", cold_bucket)
     try:
         if not (home / "index").is_dir():
             raise FileNotFoundError(f"{home} is no home of a storage node: it has no index; next: give another --home")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from chain.home import ADDRESS_BYTES
+from contracts.bindings.option_needs import check_needs
 
 DEFAULT_HOME = Path("chain-home")
 FIRST_PORT = 26656
@@ -21,6 +22,7 @@ MAX_CHAIN_ID_BYTES = 50
 
 Home = Annotated[Path, typer.Option(help="The node's directory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TrustHash = Annotated[str, typer.Option(help="With --trust-height: its block hash, 64 hex digits.")]
 
 
 def parse_account(text: str) -> bytes:
@@ -32,6 +34,16 @@ def parse_account(text: str) -> bytes:
     if len(account) != ADDRESS_BYTES:
         raise typer.BadParameter(f"{text!r} has {len(account)} bytes, expected {ADDRESS_BYTES}")
     return account
+
+
+def check_trust(trust_height: int, trust_hash: str) -> None:
+    """Refuse half a trusted block: a height without its hash, or a hash without its height."""
+    check_needs("--trust-height", trust_height, "--trust-hash", trust_hash)
+    check_needs("--trust-hash", trust_hash, "--trust-height", trust_height)
+    if trust_height < 0:
+        raise typer.BadParameter(f"--trust-height is {trust_height}, expected at least 1")
+    if trust_hash and not re.fullmatch("[0-9a-fA-F]{64}", trust_hash):
+        raise typer.BadParameter(f"--trust-hash is {trust_hash[:80]!r}, expected 64 hex digits")
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chain.commands.options import DEFAULT_HOME, Home, Json, parse_account
+from chain.commands.options import DEFAULT_HOME, Home, Json, TrustHash, check_trust, parse_account
 from chain.home import sign_registration
+from contracts.bindings.option_needs import check_needs
 
 if TYPE_CHECKING:
     from chain.verified_reads import VerifiedRound
@@ -23,11 +24,16 @@ def verify_read(
         int | None, typer.Option("--round", min=0, help="With --run: a round of it, however old.")
     ] = None,
     genesis: Annotated[Path | None, typer.Option(help="genesis.json you trust; by default the nodes' word.")] = None,
-    trust_height: Annotated[int, typer.Option(help="Or: a block you trust.")] = 0,
-    trust_hash: Annotated[str, typer.Option(help="Its hash, hex.")] = "",
+    trust_height: Annotated[int, typer.Option(help="With --trust-hash: a block you trust.")] = 0,
+    trust_hash: TrustHash = "",
     json_output: Json = False,
 ) -> None:
     """Read the state so that no node has to be trusted: proofs, headers, and the validators' signatures."""
+    check_trust(trust_height, trust_hash)
+    check_needs("--round", round_ is not None, "--run", run)
+    if not address and not run:
+        raise typer.BadParameter("say what to read: --address or --run")
+    account_address = parse_account(address) if address else b""
     from chain.light_client import JsonRpcSource
     from chain.verified_reads import connect, load_genesis_file, read_account, read_round, read_run
 
@@ -39,7 +45,7 @@ def verify_read(
     )
     document: dict[str, Any] = {"chain_id": client.chain_id}
     if address:
-        account = read_account(client, parse_account(address))
+        account = read_account(client, account_address)
         document.update(address=address, nonce=account.nonce, balance_wei=str(account.balance), height=account.height)
     if run and round_ is not None:
         document.update(_describe_round(read_round(client, JsonRpcSource(chain[0]), run, round_)))
@@ -53,8 +59,6 @@ def verify_read(
             certified_version=found.run.certified_version,
             height=found.height,
         )
-    if not address and not run:
-        raise typer.BadParameter("say what to read: --address or --run")
     header = client.trusted.header
     document.update(verified_by_header=header.height, num_validators=len(client.trusted.validators))
     if json_output:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chain.commands.options import DEFAULT_HOME, Home, Json, choose_chain_id
+from chain.commands.options import DEFAULT_HOME, Home, Json, TrustHash, check_trust, choose_chain_id
 from chain.home import hold_home, load_genesis
 from chain.resetting import reset_home, reset_state
 
@@ -23,8 +23,10 @@ def reset(
         list[str] | None,
         typer.Option("--server", help="With --state: CometBFT RPC URL of a node whose snapshot is taken; give two."),
     ] = None,
-    trust_height: Annotated[int, typer.Option(help="With --server: a header you trust; 0 takes their word.")] = 0,
-    trust_hash: Annotated[str, typer.Option(help="Its hash, hex.")] = "",
+    trust_height: Annotated[
+        int, typer.Option(help="With --trust-hash: a block you trust; 0 takes the servers' word.")
+    ] = 0,
+    trust_hash: TrustHash = "",
     unsafe: Annotated[
         bool,
         typer.Option(
@@ -36,6 +38,7 @@ def reset(
     json_output: Json = False,
 ) -> None:
     """Forget all blocks: start a new chain with the same keys and first balances, or (--state) stay on this one."""
+    check_trust(trust_height, trust_hash)
     if not state and (servers or unsafe or trust_height or trust_hash):
         raise typer.BadParameter("--server, --trust-height, --trust-hash and --unsafe need --state")
     if state and chain_id:

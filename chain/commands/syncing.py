@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from chain.cometbft import Timing
-from chain.commands.options import DEFAULT_HOME, Home, Json, configure_logging
+from chain.commands.options import DEFAULT_HOME, Home, Json, TrustHash, check_trust, configure_logging
 from chain.home import Addresses, join_network
 from chain.ports import find_free_ports
 from chain.settings import NodeSettings
@@ -46,11 +46,14 @@ def join(
     home: Home = DEFAULT_HOME,
     peer: Annotated[list[str] | None, typer.Option(help="id@host:port; by default the servers' own.")] = None,
     state_sync: Annotated[bool, typer.Option(help="Restore a snapshot instead of replaying all blocks.")] = True,
-    trust_height: Annotated[int, typer.Option(help="A header you trust; 0 takes the servers' word.")] = 0,
-    trust_hash: Annotated[str, typer.Option(help="Its hash, hex.")] = "",
+    trust_height: Annotated[
+        int, typer.Option(help="With --trust-hash: a block you trust; 0 takes the servers' word.")
+    ] = 0,
+    trust_hash: TrustHash = "",
     json_output: Json = False,
 ) -> None:
     """Write the home of one more node of a running chain; `chain-node start` then fetches the state."""
+    check_trust(trust_height, trust_hash)
     from chain.joining import plan_join
 
     plan = plan_join(servers, peers=peer or [], trust_height=trust_height, trust_hash=trust_hash)
@@ -79,3 +82,5 @@ def join(
             f"trusting what {' and '.join(servers)} say of height {plan.source.trust_height}:"
             f" {plan.source.trust_hash}; compare it with somebody you know"
         )
+    if len(servers) == 1:
+        print("one node alone vouches for that: a second --server, of another node, would be a second witness")

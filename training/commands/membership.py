@@ -14,6 +14,7 @@ from rich.logging import RichHandler
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
+from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
 from contracts.bindings.unlocking import unlock_key
 from training.commands.asking import fetch_run
@@ -30,6 +31,8 @@ from training.commands.options import (
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
 from training.commands.timing import describe_wait, measure_pace
 
+LOOPBACK = "127.0.0.1"
+"""Where metrics are served unless told otherwise: only this machine reads them."""
 HARD_STOP_EXIT = 130
 """Exit code after a second Ctrl-C, as shells have it."""
 
@@ -63,13 +66,15 @@ def join(
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0: a free one.")
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="With --metrics-port: the address it listens on.")] = LOOPBACK,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Folder for TensorBoard's event files; needs the extra 'tensorboard'.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Join a run and train until it has finished; Ctrl-C stops in order and keeps the membership."""
+    check_needs("--micro-batches", micro_batches, "--stages", stages > 1)
+    check_needs("--metrics-host", metrics_host != LOOPBACK, "--metrics-port", metrics_port is not None)
     from training.worker.loop import Patience
     from training.worker.process import JoinConfig, join_and_train
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contracts.bindings.option_needs import check_needs
 from training.commands.options import DataOption, JsonOption, TokenizerOption
 from training.commands.output import STDOUT, format_bytes, format_loss, print_json, print_pairs
 
@@ -19,7 +20,7 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Rounds between two held-out losses.")] = 1,
     attack: Annotated[str | None, typer.Option(help="What the last members send instead.")] = None,
-    attackers: Annotated[int, typer.Option(min=1, help="How many of them lie.")] = 1,
+    attackers: Annotated[int, typer.Option(min=1, help="With --attack: how many of them lie.")] = 1,
     seats: Annotated[
         int | None, typer.Option(min=1, max=64, help="Storage nodes, for the bytes dispersed; default 4.")
     ] = None,
@@ -29,6 +30,7 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Run a recipe with N workers here: losses, roots and exact bytes, a line a round."""
+    check_needs("--attackers", attackers > 1, "--attack", attack)
     # torch takes seconds to load: only here, so that the other commands answer at once.
     import torch
 

@@ -11,6 +11,7 @@ import typer
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_address
+from contracts.bindings.option_needs import check_needs
 from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
 from contracts.bindings.unlocking import ask_password
 from training.commands.asking import fetch_loss_unit, fetch_recipe_rank, fetch_run
@@ -58,10 +59,13 @@ def status(
     key_file: Annotated[Path | None, typer.Option(help="Key of the worker asked about.")] = None,
     address: Annotated[str | None, typer.Option(help="Or its address.")] = None,
     verify: Annotated[bool, typer.Option(help="Prove it by the validators' signatures, trusting no node.")] = False,
-    genesis: Annotated[Path | None, typer.Option(help="genesis.json to verify from; else the nodes' word.")] = None,
+    genesis: Annotated[
+        Path | None, typer.Option(help="With --verify: the genesis.json to begin from; else the nodes' word.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how the run stands, and whether a worker's last update counted and why."""
+    check_needs("--genesis", genesis, "--verify", verify)
     client = ChainClient(chain)
     worker = address or (load_address(key_file, ask_password) if key_file else None)
     info = fetch_run(client, run)
