@@ -54,6 +54,7 @@ def recipe(make_recipe) -> Recipe:  # type: ignore[no-untyped-def]
         base,
         model=replace(base.model, num_layers=3),
         inner=replace(base.inner, batch_size=4, clip_norm=0.5),
+        codec=replace(base.codec, forget_bps=2_000),
         rounds=replace(base.rounds, local_steps=4),
     )
 

@@ -37,6 +37,7 @@ def recipe(make_recipe) -> Recipe:  # type: ignore[no-untyped-def]
         base,
         model=replace(base.model, num_layers=2, vocabulary=257),  # rows of the embedding: 129 and 128
         inner=replace(base.inner, batch_size=4, clip_norm=0.5),
+        codec=replace(base.codec, forget_bps=2_000),
     )
 
 
