@@ -177,3 +177,28 @@ def test_command_prints_the_tables() -> None:
     assert round(document["ratio"]) == 3560
     assert {each["scheme"] for each in document["speeds"]} >= {"AllReduce", "without overlap"}
     assert re.fullmatch(r"\d+", str(document["memory"]["7B"]["parameters"]))
+    for letter in ("R:", "rho:", "H:", "N:", "D:", "F:", "seats:"):
+        assert letter in result.output
+    assert "1.00 PB" in result.output
+    assert "1000." not in result.output
+
+
+def test_speed_that_nobody_gave_is_scaled_and_said_to_be_assumed() -> None:
+    """Operations a second a worker stay DiLoCoX's; its 107B tokens a second of a 1.3B were 82 times too few."""
+
+    def plan(*options: str) -> tuple[dict[str, float], str]:
+        command = ["plan", "--params", "1.3e9", "--workers", "4", "--bandwidth", "100Mbps", *options]
+        return json.loads(CliRunner().invoke(app, [*command, "--json"]).output), CliRunner().invoke(app, command).output
+
+    figures, text = plan()
+    assert figures["tokens_per_second"] == pytest.approx(3713 * 107 / 1.3 / 5)
+    assert figures["step_seconds"] == pytest.approx(33_928 / 3713)
+    assert figures["is_compute_assumed"]
+    assert "ASSUMED" in text
+    assert "give --tokens-per-second and --tokens-per-step" in text
+    figures, text = plan("--tokens-per-second", "1000")
+    assert figures["step_seconds"] == pytest.approx(33_928 / 3713)
+    assert "give --tokens-per-step" in text
+    figures, text = plan("--tokens-per-second", "1000", "--tokens-per-step", "500")
+    assert (figures["step_seconds"], figures["is_compute_assumed"]) == (0.5, False)
+    assert "ASSUMED" not in text

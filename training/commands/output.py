@@ -41,11 +41,11 @@ def format_loss(micro: int) -> str:
 
 def format_bytes(count: float) -> str:
     """Write a count of bytes: 1,234,567 -> '1.23 MB'."""
-    for unit in ("B", "kB", "MB", "GB"):
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.2f} {unit}"
         count /= 1000
-    return f"{count:.2f} TB"
+    return f"{count:.2f} EB"
 
 
 def format_hash(value: bytes, *, is_short: bool = True) -> str:

@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 import re
+from math import log
 from typing import Annotated
 
 import typer
 
 from training.commands.options import JsonOption
-from training.commands.output import format_bytes, print_json, print_pairs, print_table
+from training.commands.output import STDOUT, format_bytes, print_json, print_pairs, print_table
 from training.core.errors import PlanError
-from training.core.throughput import Cluster, OuterLoop, compute_least_compression, compute_speeds
+from training.core.throughput import (
+    PUBLISHED_TOKENS_PER_SECOND,
+    PUBLISHED_TOKENS_PER_STEP,
+    Cluster,
+    OuterLoop,
+    assume_compute,
+    compute_least_compression,
+    compute_speeds,
+)
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 _SCALES = ((1e9, 2048, 64), (1e9, 2048, 1000), (100e9, 8192, 64), (100e9, 8192, 1000))
 """(N, width, D) of the table about growth."""
 
+LEGEND = (
+    "R: inner steps that one whole exchange in bf16 takes.  rho: how many times fewer bytes than bf16 are sent.\n"
+    "H: inner steps between two exchanges.  N: parameters.  D: workers.  F: fragments, a round exchanges one.\n"
+    "seats: storage nodes of a committee. dispersed: a worker's payload with parity; down: all others' payloads;\n"
+    "store egress: what all stores send for one exchange."
+)
+"""What the letters mean."""
+
 
 def plan(
-    params: Annotated[float, typer.Option(help="Parameters, such as 107e9.")] = 107e9,
+    params: Annotated[float, typer.Option(help="N: parameters, such as 1.3e9.")] = 107e9,
     bandwidth: Annotated[str, typer.Option(help="Of one worker's link, such as 1Gbps or 100Mbps.")] = "1Gbps",
     workers: Annotated[int, typer.Option(help="D: clusters that exchange.")] = 20,
     local_steps: Annotated[int, typer.Option(help="H: inner steps between two exchanges.")] = 125,
     compression: Annotated[float, typer.Option(help="rho: bf16 bytes over ours.")] = 4.4,
-    tokens_per_second: Annotated[float, typer.Option(help="Of all workers, computing only.")] = 3713.0,
-    tokens_per_step: Annotated[float, typer.Option(help="Of all workers, in one inner step.")] = 33_928.0,
+    tokens_per_second: Annotated[
+        float | None,
+        typer.Option(help="Of all workers, computing only; default: DiLoCoX's 8 GPUs a worker, scaled by parameters."),
+    ] = None,
+    tokens_per_step: Annotated[
+        float | None, typer.Option(help="Of all workers, in one inner step; default: what its 9.1 s take.")
+    ] = None,
     goodput: Annotated[float, typer.Option(help="Share of the bandwidth that a flow gets.")] = 1.0,
     codec_seconds: Annotated[float, typer.Option(help="Compress, sum and apply, each exchange.")] = 0.0,
     stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline stages in a worker.")] = 1,
@@ -34,18 +56,21 @@ def plan(
     seats: Annotated[int, typer.Option(min=1, max=64, help="Storage nodes of the committee.")] = 6,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the model of speed (defaults: DiLoCoX's 107B), memory a GPU, and bytes as a run grows."""
+    """Print the model of speed (without options DiLoCoX's 107B), memory a GPU, and bytes as a run grows."""
     # It counts with the codecs, which load torch: only here, so that the other commands answer at once.
 
     from training.core.sizing import SHAPES, compute_memory, compute_scale, count_parameters
 
+    bandwidth_bits = parse_bandwidth(bandwidth)
+    is_assumed = tokens_per_second is None or tokens_per_step is None
+    speed, batch = assume_compute(params, workers, tokens_per_second, tokens_per_step)
     cluster = Cluster(
         num_parameters=params,
         num_workers=workers,
-        bandwidth_bits=parse_bandwidth(bandwidth),
+        bandwidth_bits=bandwidth_bits,
         goodput=goodput,
-        tokens_per_second=tokens_per_second,
-        tokens_per_step=tokens_per_step,
+        tokens_per_second=speed,
+        tokens_per_step=batch,
     )
     loop = OuterLoop(local_steps=local_steps, compression=compression, codec_seconds=codec_seconds)
     speeds = compute_speeds(cluster, loop)
@@ -56,12 +81,15 @@ def plan(
     }
     scales = [
         compute_scale(size, each, width=width, num_seats=seats, bandwidth_bits=cluster.bandwidth_bits)
-        for size, width, each in _SCALES
+        for size, width, each in (*_SCALES, (params, _guess_width(params, sizes), workers))
     ]
     least = compute_least_compression(cluster, local_steps)
     if as_json:
         print_json(
             {
+                "tokens_per_second": speed,
+                "tokens_per_step": batch,
+                "is_compute_assumed": is_assumed,
                 "step_seconds": cluster.step_seconds,
                 "exchange_seconds": cluster.exchange_seconds,
                 "ratio": cluster.ratio,
@@ -73,8 +101,10 @@ def plan(
         )
         return
     print_pairs(
-        "Link and step",
+        f"Link and step: {params:.4g} parameters, {workers} workers, {bandwidth}",
         [
+            ("computing alone", f"{speed:,.0f} tokens/s of all workers, {batch:,.0f} tokens a step"),
+            *([("  ASSUMED", describe_assumption(tokens_per_second, tokens_per_step))] if is_assumed else []),
             ("one inner step", f"{cluster.step_seconds:,.2f} s"),
             ("one whole bf16 exchange", f"{cluster.exchange_seconds:,.1f} s, R = {cluster.ratio:,.0f} steps"),
             ("hidden from", f"rho {least:.2f} on at H = {local_steps}"),
@@ -97,11 +127,11 @@ def plan(
         ],
     )
     print_table(
-        f"One exchange of the whole model, {seats} seats, {bandwidth}",
+        f"One exchange of the whole model, {seats} seats, {bandwidth}; the last line is this model",
         ("N", "D", "bytes a parameter", "payload", "dispersed", "down", "takes", "store egress"),
         [
             (
-                f"{each.num_parameters:.0e}",
+                f"{each.num_parameters:.3g}",
                 str(each.num_workers),
                 f"{each.bytes_a_parameter:.4f}",
                 format_bytes(each.payload_bytes),
@@ -113,6 +143,33 @@ def plan(
             for each in scales
         ],
     )
+    STDOUT.print(LEGEND)
+
+
+def describe_assumption(tokens_per_second: float | None, tokens_per_step: float | None) -> str:
+    """Say what stands in for the speed that nobody measured, and which options replace it."""
+    missing = [
+        name
+        for name, given in (("--tokens-per-second", tokens_per_second), ("--tokens-per-step", tokens_per_step))
+        if given is None
+    ]
+    parts = []
+    if tokens_per_second is None:
+        parts.append(
+            f"8 GPUs a worker as in DiLoCoX ({PUBLISHED_TOKENS_PER_SECOND:,.0f} tokens/s of 107B with 20 workers), "
+            "scaled by parameters and workers"
+        )
+    if tokens_per_step is None:
+        parts.append(f"a step of its {PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND:.1f} s")
+    return f"{', and '.join(parts)}; measure yours and give {' and '.join(missing)}"
+
+
+def _guess_width(num_parameters: float, sizes: dict[str, float]) -> int:
+    """Return the width of the known shape whose size is nearest: bytes a parameter hardly depend on it."""
+    from training.core.sizing import SHAPES
+
+    widths = {sizes[name]: shape.width for name, shape in SHAPES.items()} | {100e9: 8192}
+    return widths[min(widths, key=lambda size: abs(log(size / num_parameters)))]
 
 
 def parse_bandwidth(text: str) -> float:

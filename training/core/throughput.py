@@ -35,6 +35,13 @@ MAX_COMPRESSION = 1e6
 MAX_SECONDS = 1e9
 """Thirty years."""
 
+PUBLISHED_PARAMETERS = 107e9
+PUBLISHED_WORKERS = 20
+PUBLISHED_TOKENS_PER_SECOND = 3713.0
+"""Of all 20 workers, 8 GPUs each, computing only (DiLoCoX, table of throughput)."""
+PUBLISHED_TOKENS_PER_STEP = 33_928.0
+"""Of all 20 workers: fitted, so that R is the published 356."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -161,6 +168,28 @@ def compute_speeds(cluster: Cluster, loop: OuterLoop) -> list[Speed]:
         )
         for scheme, each in seconds.items()
     ]
+
+
+def assume_compute(
+    num_parameters: float, num_workers: int, tokens_per_second: float | None, tokens_per_step: float | None
+) -> tuple[float, float]:
+    """Return (tokens a second, tokens a step) of all workers; what isn't given is scaled from DiLoCoX's cluster.
+
+    A token takes work in proportion to the parameters, so as many operations a second a worker are P_0 / P times as
+    many tokens; and a step takes as long as there, its batch grown by as much.  At 107B and 20 workers: the published.
+
+    >>> assume_compute(107e9, 20, None, None)
+    (3713.0, 33928.0)
+    """
+    _check("--params", num_parameters, 1, MAX_FIGURE)
+    _check("--workers", num_workers, 2, MAX_WORKERS)
+    scale = PUBLISHED_PARAMETERS / num_parameters * (num_workers / PUBLISHED_WORKERS)
+    speed = PUBLISHED_TOKENS_PER_SECOND * scale if tokens_per_second is None else tokens_per_second
+    if tokens_per_step is not None:
+        return speed, tokens_per_step
+    if tokens_per_second is None:
+        return speed, PUBLISHED_TOKENS_PER_STEP * scale
+    return speed, tokens_per_second * PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND
 
 
 def compute_least_compression(cluster: Cluster, local_steps: int) -> float:
