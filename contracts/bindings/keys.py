@@ -17,6 +17,8 @@ from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import KeyFileError
 from contracts.bindings.keystore import decrypt_key, encrypt_key, is_keystore, read_address
 from contracts.bindings.signing import compute_address
+from da.core.errors import NotAFile
+from da.landing import create_new, sync_directory
 
 log = logging.getLogger("keys")
 """Without a handler a warning is one plain line on stderr."""
@@ -53,6 +55,7 @@ def encrypt_file(path: Path, password: str) -> str:
     fresh.unlink(missing_ok=True)
     _write(fresh, encrypt_key(key, password))
     os.replace(fresh, path)
+    sync_directory(path.parent)
     return address_of(key)
 
 
@@ -70,10 +73,7 @@ def load_key(path: Path, ask_password: Callable[[Path], str] | None = None) -> b
             raise KeyFileError(f"{path} is encrypted and no password was given; next: use the command line")
         return decrypt_key(path, text, ask_password(path))
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", text):
-        raise KeyFileError(
-            f"{path} holds {len(text)} characters, expected one line of 64 hex digits or a keystore; next: name your"
-            " key file, or make one with `trainer keys new FILE`"
-        )
+        raise _create_no_key(path, len(text), "characters")
     key = int(text, 16)
     if not 0 < key < _GROUP_ORDER:
         raise KeyFileError(f"{path} holds a number outside 1 .. group order - 1; next: make another key")
@@ -99,20 +99,28 @@ def _read(path: Path) -> str:
                 raise KeyFileError(
                     f"{path} is no file; next: name your key file, or make one with `trainer keys new FILE`"
                 )
-            return file.read(MAX_KEY_FILE_BYTES).decode("ascii").strip()
+            content = file.read(MAX_KEY_FILE_BYTES)
     except FileNotFoundError as e:
         raise KeyFileError(f"{path} does not exist; next: make one with `trainer keys new {path}`") from e
-    except (OSError, UnicodeDecodeError) as e:
-        why = getattr(e, "strerror", None) or "it is no text"
-        raise KeyFileError(f"{path} can't be read: {why}; next: name a key file that you may read") from e
+    except OSError as e:
+        raise KeyFileError(f"{path} can't be read: {e.strerror}; next: name a key file that you may read") from e
+    try:
+        return content.decode("ascii").strip()
+    except UnicodeDecodeError as e:
+        raise _create_no_key(path, len(content), "bytes") from e
+
+
+def _create_no_key(path: Path, size: int, unit: str) -> KeyFileError:
+    """Return the error for a file that is something else; of its content nothing is said, which may be a secret."""
+    return KeyFileError(
+        f"{path} holds no key: {size} {unit}, expected one line of 64 hex digits or a keystore; next: name your key"
+        " file, or make one with `trainer keys new FILE`"
+    )
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a new file; it has its name when all of it is on the medium, never before."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
-    except FileExistsError as e:
+        create_new(path, (text + "\n").encode("ascii"), mode=KEY_FILE_MODE)
+    except (FileExistsError, NotAFile) as e:
         raise KeyFileError(f"{path} exists already; next: name another file, or use the key that is in it") from e
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())

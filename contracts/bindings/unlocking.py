@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import getpass
 import os
+import select
 import sys
+import time
 from pathlib import Path
 
 from contracts.bindings.errors import KeyFileError
@@ -16,6 +18,12 @@ PASSWORD_FILE = "ARCHIPELAGO_PASSWORD_FILE"
 """Environment variable: a file whose first line is the password; what a service should use."""
 PASSWORD = "ARCHIPELAGO_PASSWORD"
 """Environment variable: the password itself; seen by whoever may look at the process."""
+
+
+PASSWORD_SECONDS = 30.0
+"""Longest wait for the first line of a pipe, such as a shell's <(...): whoever writes may be asked for something."""
+MAX_PASSWORD_BYTES = 4_096
+"""A first line that is longer is no password: a device has no end."""
 
 
 def unlock_key(path: Path) -> bytes:
@@ -43,9 +51,9 @@ def _from_environment() -> str:
     name = os.environ.get(PASSWORD_FILE)
     if name:
         try:
-            lines = Path(name).read_text(encoding="utf-8").splitlines()
+            lines = _read_first_line(Path(name)).decode("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
+            why = getattr(error, "strerror", None) or (str(error) if isinstance(error, OSError) else "it is no text")
             raise KeyFileError(
                 f"{PASSWORD_FILE} names {name}, which can't be read: {why}; next: name a file whose first line it is"
             ) from error
@@ -55,6 +63,30 @@ def _from_environment() -> str:
             )
         return lines[0]
     return os.environ.get(PASSWORD, "")
+
+
+def _read_first_line(path: Path) -> bytes:
+    """Return what a file or pipe begins with, up to the end of a line; raises OSError, after PASSWORD_SECONDS too."""
+    deadline = time.monotonic() + PASSWORD_SECONDS
+    found = b""
+    # A pipe's open would wait for whoever writes, and its first read may wait for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while b"\n" not in found:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(1000 * left):
+                raise TimeoutError(f"nothing whole came within {PASSWORD_SECONDS:.0f} s")
+            piece = os.read(descriptor, MAX_PASSWORD_BYTES)
+            found += piece
+            if not piece:
+                break
+            if len(found) > MAX_PASSWORD_BYTES and b"\n" not in found:
+                raise OSError(f"its first line has more than {MAX_PASSWORD_BYTES} bytes")
+    finally:
+        os.close(descriptor)
+    return found.partition(b"\n")[0]
 
 
 def _prompt(text: str, path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -123,6 +124,53 @@ def test_encrypted_file_is_opened_by_password_only(
     (tmp_path / "binary").write_bytes(b"\xff")
     with pytest.raises(KeyFileError, match=r"can't be read: it is no text; next: "):
         load_key(tmp_path / "binary")
+
+
+def test_password_from_a_pipe(encrypted: tuple[Path, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell's <(...) is a pipe; one that nobody writes to, or a line without an end, must not hold a command."""
+    path, key = encrypted
+    reading, writing = os.pipe()
+    os.write(writing, (PASSWORD_TEXT + "\n").encode())
+    monkeypatch.setenv(PASSWORD_FILE, f"/dev/fd/{reading}")
+    assert unlock_key(path) == key, "also while the writer stays"
+    os.write(writing, PASSWORD_TEXT.encode())
+    os.close(writing)
+    assert unlock_key(path) == key, "a last line without its end"
+    os.close(reading)
+    monkeypatch.setattr(unlocking, "PASSWORD_SECONDS", 0.2)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    monkeypatch.setenv(PASSWORD_FILE, str(fifo))
+    with pytest.raises(KeyFileError, match=r"can't be read: nothing whole came within 0 s; next: "):
+        unlock_key(path)
+    monkeypatch.setenv(PASSWORD_FILE, "/dev/zero")
+    with pytest.raises(KeyFileError, match=r"can't be read: its first line has more than 4096 bytes; next: "):
+        unlock_key(path)
+    monkeypatch.setenv(PASSWORD_FILE, str(tmp_path))
+    with pytest.raises(KeyFileError, match=r"can't be read: Is a directory; next: "):
+        unlock_key(path)
+
+
+@pytest.mark.parametrize("cut", ["write", "fsync", "link"])
+def test_a_cut_leaves_no_half_key(cut: str, tmp_path: Path) -> None:
+    """Killed on the way, `keys new` leaves no file of that name; the next one makes it."""
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from contracts.bindings.keys import create_key\n"
+        "die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if sys.argv[2] == 'write':\n"
+        "    os.fdopen = die\n"
+        "else:\n"
+        "    setattr(os, sys.argv[2], die)\n"
+        "create_key(Path(sys.argv[1]))\n"
+    )
+    path = tmp_path / "worker.key"
+    done = subprocess.run([sys.executable, "-c", script, str(path), cut], timeout=60, check=False)
+    assert done.returncode == -9
+    assert not path.exists(), "a key file that is there is whole"
+    key = create_key(path)
+    assert load_key(path) == key
 
 
 def test_prompt_asks_once_to_open_and_twice_for_a_new_one(
