@@ -5,11 +5,14 @@ The thread that votes starts it and asks for its end; a vote that waited for it 
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
 from training.worker.ports import Rules
 from training.worker.trace import EventKind, Trace
+
+LOG = logging.getLogger("trainer")
 
 
 class Evaluating:
@@ -56,5 +59,6 @@ class Evaluating:
                 if bits is not None:
                     span.counters = {"bits_a_byte_micro": round(bits * 1_000_000)}
             self._loss = loss
-        except BaseException as error:  # noqa: BLE001  the outermost frame of this thread: handed to whoever asks
+        except BaseException as error:  # the outermost frame of this thread: handed to whoever asks next
+            LOG.exception("the evaluation of version %d has failed", self._version)
             self._failure = error
