@@ -17,9 +17,45 @@ BindingError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from typing import Any
 
 from contracts.bindings.failures import SEPARATOR
+from contracts.bindings.types import ProposalState, RoundState, RunState
+
+STATES: Mapping[str, type[IntEnum]] = {
+    "WrongRunState": RunState,
+    "WrongRoundState": RoundState,
+    "ProposalClosed": ProposalState,
+}
+"""Custom errors whose small numbers are states: these are shown by name."""
+
+_AMOUNT, _BLOCK, _BLOCKS, _COUNT = "{} wei", "block {}", "{} blocks", "{}"
+
+UNITS: Mapping[str, str] = {
+    "BondTooSmall": _AMOUNT,
+    "EscrowTooSmall": _AMOUNT,
+    "FeeTooSmall": _AMOUNT,
+    "InsufficientBond": _AMOUNT,
+    "ValidatorBondTooSmall": _AMOUNT,
+    "NotPayable": _AMOUNT,
+    "ReclaimTooEarly": _BLOCK,
+    "BondLocked": _BLOCK,
+    "RejoinTooEarly": _BLOCK,
+    "CertificateExpired": _BLOCK,
+    "NothingUnlocked": _BLOCK,
+    "StillJailed": _BLOCK,
+    "BadActivationHeight": _BLOCK,
+    "LeaseTooShort": _BLOCKS,
+    "LeaseTooLong": _BLOCKS,
+    "NotCheckpointVersion": _COUNT,
+    "WrongEpoch": _COUNT,
+    "StaleAttempt": _COUNT,
+    "NotEnoughSignatures": _COUNT,
+    "LastValidator": _COUNT,
+    "WrongTier": _COUNT,
+}
+"""Custom errors whose two numbers are of one kind -> how each is written; others name their values."""
 
 NEXT_STEPS: Mapping[str, str] = {
     "UnknownRun": "list the runs with `trainer run list`",
@@ -32,7 +68,8 @@ NEXT_STEPS: Mapping[str, str] = {
     "AlreadyMember": "leave first, or use another key",
     "RunFull": "wait until a member leaves, or choose another run",
     "PaidRunNeedsAllowList": "set isAllowListed, or rewardPerUpdate to 0",
-    "WrongRunState": "wait until the run is in the expected state",
+    "WrongRunState": "see how the run stands with `trainer run show`, and wait for that state",
+    "ReclaimTooEarly": "send it again from that block on, or wake the run with `trainer run fund` and `resume`",
     "WrongRoundState": "ask round() and act in the expected state",
     "RecipeMismatch": "fetch the recipe again with recipe(run)",
     "BondTooSmall": "send at least the expected bond",
@@ -181,11 +218,17 @@ class KeyFileError(BindingError):
 
 def describe_error(name: str, fields: Mapping[str, Any]) -> str:
     """Write a custom error with all its values and the next step."""
-    values = ", ".join(f"{key} {_shown(value)}" for key, value in fields.items())
+    values = ", ".join(f"{key} {_shown(name, key, value)}" for key, value in fields.items())
     text = f"{name}: {values}" if values else name
     step = NEXT_STEPS.get(name)
+    if name == "WrongRunState" and fields.get("got") == RunState.FINISHED:
+        step = "nothing can be changed any more: take its model with `trainer checkpoint pull`, or create another run"
     return f"{text}; next: {step}" if step else text
 
 
-def _shown(value: Any) -> str:
-    return "0x" + value.hex() if isinstance(value, bytes) else str(value)
+def _shown(name: str, key: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    if name in STATES and key in ("expected", "got", "state") and value in set(STATES[name]):
+        return f"{STATES[name](value).name} ({value})"
+    return UNITS.get(name, "{}").format(value)

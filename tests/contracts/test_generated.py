@@ -16,7 +16,7 @@ from chain.core.abi.declare import Struct, struct
 from chain.core.abi.enumerations import UndocumentedEnum, enumerations_of
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.encoding import decode_output, encode_call, load_abi
-from contracts.bindings.errors import NEXT_STEPS
+from contracts.bindings.errors import NEXT_STEPS, STATES, UNITS, describe_error
 from contracts.bindings.types import RoundState, RunParams
 from contracts.generate import CONTRACTS, FOLDER, find_stale, render_all
 
@@ -102,6 +102,25 @@ def test_addresses_and_next_steps_name_what_exists() -> None:
     assert {contract.name: "0x" + contract.address.hex() for contract in CONTRACTS} == ADDRESSES
     errors = {error.name for contract in CONTRACTS for error in contract.errors}
     assert set(NEXT_STEPS) - errors == set()
+
+
+def test_an_error_s_numbers_say_what_they_are_of() -> None:
+    """`expected 2, got 5` and `expected 8648, got 5890` said nothing to whoever read them."""
+    said = str(describe_error("WrongRunState", {"expected": 2, "got": 5}))
+    assert said.startswith("WrongRunState: expected RUNNING (2), got FINISHED (5); next: ")
+    assert "wait" not in said, "a run that has finished comes to no other state"
+    assert "`trainer run show`" in describe_error("WrongRunState", {"expected": 2, "got": 4})
+    assert "expected block 8648, got block 5890; next: " in describe_error(
+        "ReclaimTooEarly", {"expected": 8648, "got": 5890}
+    )
+    assert "expected 5 wei, got 1 wei" in describe_error("BondTooSmall", {"expected": 5, "got": 1})
+    assert "got 99" in describe_error("WrongRunState", {"expected": 2, "got": 99}), "of a later version"
+    for contract in CONTRACTS:
+        for error in contract.errors:
+            kinds = [field.kind for field in error.fields if field.kind.startswith("uint")]
+            bounds = {field.name for field in error.fields} >= {"expected", "got"}
+            if any(field.name.lower().endswith("height") for field in error.fields) or (bounds and len(kinds) == 2):
+                assert error.name in UNITS or error.name in STATES, error.name
 
 
 def test_invalid_enum_without_documented_values() -> None:

@@ -150,6 +150,25 @@ def test_an_unknown_run_is_said_alike_everywhere(
     assert (code, err) == (2, "error: there is no run 99\nnext:  trainer run list\n")
 
 
+def test_a_finished_run_takes_nobody_on_its_list(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
+    """It was said to be done, in a block, and nothing ever came of it."""
+
+    class Finished:
+        def __init__(self, urls: object) -> None:
+            self.training = self
+
+        def run(self, run: int) -> SimpleNamespace:
+            return SimpleNamespace(state=RunState.FINISHED)
+
+    monkeypatch.setattr(runs, "ChainClient", Finished)
+    key = tmp_path / "owner.key"
+    trainer(monkeypatch, capsys, "keys", "new", key)
+    code, _, err = trainer(monkeypatch, capsys, "run", "allow", "0x" + "ab" * 20, "--run", 1, "--key-file", key)
+    assert code == 2
+    assert "run 1 has finished" in err
+    assert "next:" in err
+
+
 def test_pay_is_said_when_a_run_is_created() -> None:
     assert "nobody is paid" in runs.describe_pay(0, 50 * 10**18)
     assert "--allow ADDRESS --reward TOKENS" in runs.describe_pay(0, 50 * 10**18)

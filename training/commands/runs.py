@@ -41,7 +41,7 @@ from training.core.loss_unit import LossUnit, get_loss_unit
 from training.core.recipe import ANY_TEXT, DataSource, Recipe
 from training.core.recipe_text import parse_recipe
 from training.recipes.reading import find_recipe_text
-from training.worker.errors import Fatal
+from training.worker.errors import Fatal, WrongRun
 
 LEASED_TIERS = (0, 1)
 """Tiers of payloads and checkpoints; what is left of a lease at a commit is at least half of it, and no less
@@ -367,7 +367,8 @@ def allow_workers(
     as_json: JsonOption = False,
 ) -> None:
     """Owner: put addresses on a run's allow-list, or take them off."""
-    outcome = _connect(run, key_file, chain).send("Training", "allow", run, workers, not revoke)
+    sender = _connect(run, key_file, chain, is_for_members=True)
+    outcome = sender.send("Training", "allow", run, workers, not revoke)
     what = f"{len(workers)} address" + ("" if len(workers) == 1 else "es")
     _print_done(outcome, f"{what} {'taken off' if revoke else 'put on'} the list", as_json)
 
@@ -411,10 +412,14 @@ def reclaim(
     _print_done(outcome, f"{format_tokens(amount)} returned", as_json)
 
 
-def _connect(run: int, key_file: Path, chain: list[str]) -> Sender:
-    """Return the owner's sender, once the run is known to exist."""
+def _connect(run: int, key_file: Path, chain: list[str], *, is_for_members: bool = False) -> Sender:
+    """Return the owner's sender, once the run is known to exist, and not to have ended where members are meant."""
     client = ChainClient(chain)
-    fetch_run(client, run)
+    if fetch_run(client, run).state is RunState.FINISHED and is_for_members:
+        raise WrongRun(
+            f"run {run} has finished: nobody joins it any more",
+            next_step=f"take its model: trainer checkpoint pull --run {run} --out model; or create another run",
+        )
     return Sender(client, unlock_key(key_file))
 
 
