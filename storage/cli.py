@@ -16,6 +16,7 @@ import typer
 
 from contracts.bindings.keys import load_address
 from contracts.bindings.sender import Sender
+from contracts.bindings.standing_alone import take_alone
 from contracts.bindings.types import BlobState
 from contracts.bindings.unlocking import ask_password, unlock_key
 from contracts.bindings.version import add_version
@@ -334,6 +335,7 @@ def renew(
 
 
 add_keeping_commands(app)
+take_alone(app)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from contracts.bindings.failures import describe_failure
 from contracts.bindings.keys import address_of, load_address
 from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
+from contracts.bindings.standing_alone import take_alone
 from contracts.bindings.types import StorageNodeState
 from contracts.bindings.unlocking import ask_password, unlock_key
 from contracts.bindings.version import add_version
@@ -392,6 +393,8 @@ def _fail(error: Exception, code: int, as_json: bool) -> NoReturn:
         print(describe_failure(error), file=sys.stderr)
     raise SystemExit(code)
 
+
+take_alone(app)
 
 if __name__ == "__main__":
     main()

@@ -23,6 +23,7 @@ from contracts.bindings.errors import (
     NotJsonRpc,
 )
 from contracts.bindings.failures import SEPARATOR, describe_failure
+from contracts.bindings.standing_alone import take_alone
 from contracts.bindings.version import add_version
 from da.core.errors import DataAvailabilityError, NotAFile
 from training.commands import checkpoint, data, keys, membership, plan, recipes, runs, simulation, status, watch
@@ -54,6 +55,7 @@ app.command("simulate")(simulation.simulate)
 app.command("plan")(plan.plan)
 app.command("evaluate")(checkpoint.evaluate)
 app.command("generate")(checkpoint.generate)
+take_alone(app)
 
 
 def main() -> None:
