@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from chain.cometbft import StateSyncSource
+from contracts.bindings.whole_answer import read_within
 
 TIMEOUT_SECONDS = 10.0
-"""Of one request."""
+"""For one whole answer."""
+MAX_ANSWER_BYTES = 256 << 20
+"""The longest is a genesis file."""
 COMETBFT_PORT = 26657
 """CometBFT's customary RPC port."""
 JSON_RPC_PORT = 8545
@@ -68,16 +69,14 @@ def plan_join(servers: Sequence[str], *, peers: Sequence[str], trust_height: int
 def fetch(server: str, path: str) -> dict[str, Any]:
     """Return the result of one of CometBFT's RPC methods; raises JoinFailed."""
     try:
-        with urllib.request.urlopen(f"{server}/{path}", timeout=TIMEOUT_SECONDS) as answer:
-            document = json.load(answer)
+        document = json.loads(read_within(f"{server}/{path}", TIMEOUT_SECONDS, max_bytes=MAX_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
-        error.close()
         raise JoinFailed(
             f"{server} is no CometBFT RPC, {path} gives HTTP {error.code}; next: give --server the port of CometBFT's"
             f" RPC, {COMETBFT_PORT} if nobody chose another (`chain-node status` there says it), not JSON-RPC's"
             f" {JSON_RPC_PORT}"
         ) from error
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise JoinFailed(f"{server}/{path} doesn't answer: {error}; next: name another --server") from error
     if not isinstance(document, dict) or not isinstance(document.get("result"), dict):
         said = document.get("error", document) if isinstance(document, dict) else document

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import base64
 import calendar
-import http.client
 import json
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -39,9 +37,12 @@ from chain.core.light import (
     verify_next,
 )
 from chain.core.smt import Proof, verify
+from contracts.bindings.whole_answer import read_within
 
 TIMEOUT_SECONDS = 10.0
-"""Of one request."""
+"""For one whole answer."""
+MAX_ANSWER_BYTES = 256 << 20
+"""The longest is a genesis file."""
 NEXT_HEADER_SECONDS = 30.0
 """How long the header after a value's block is waited for: it carries the app hash."""
 TRUST_SECONDS = 7 * 24 * 3600
@@ -317,9 +318,8 @@ def _post(url: str, method: str, params: Any) -> dict[str, Any]:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-            document = json.load(answer)
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError, RecursionError) as error:
+        document = json.loads(read_within(request, TIMEOUT_SECONDS, max_bytes=MAX_ANSWER_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise SourceFailed(url, f"doesn't answer: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("result"), dict):
         raise SourceFailed(url, f"answers {str(document)[:200]}")

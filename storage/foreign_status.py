@@ -1,19 +1,15 @@
 """A node's status as ``storage-node status`` and ``drain`` ask for it: from any URL, so perhaps from a stranger.
 
-Invariant: the question is over by its deadline, whoever answers and however slowly: a look-up of the name that hangs
-and bytes that drip count too. So it runs in a thread of its own, which is left behind.
+Invariant: the question is over by its deadline, whoever answers and however slowly (`contracts.bindings.whole_answer`).
 """
 
 from __future__ import annotations
 
-import http.client
-import threading
-import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from contracts.bindings.whole_answer import DIRECT, read_within
 from da.foreign_json import parse_json
 from da.node_calls import MAX_STATUS_BYTES
 from da.protocol import STATUS_PATH
@@ -32,9 +28,6 @@ STATUS_PARTS = {"node", "chain", "space", "disk", "tiers", "repair", "audits", "
 NO_NODE = "what answers there is no storage node of this version"
 """Of an answer that is JSON, and no status."""
 
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Nodes are asked directly, as they are for shards."""
-
 
 def fetch_status(url: str) -> dict[str, Any]:
     """Return a node's status; without a URL that of the first on this machine that answers.
@@ -48,7 +41,10 @@ def fetch_status(url: str) -> dict[str, Any]:
         url = LOCAL_URLS[-1]
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"URL {url!r}, expected http://HOST:PORT")
-    value = parse_json(_read_within(url.rstrip("/") + STATUS_PATH, STATUS_SECONDS))
+    value = parse_json(
+        # Nodes are asked directly, as they are for shards.
+        read_within(url.rstrip("/") + STATUS_PATH, STATUS_SECONDS, max_bytes=MAX_STATUS_BYTES, opener=DIRECT)
+    )
     if not isinstance(value, dict) or not value.keys() >= STATUS_PARTS:
         raise ValueError(NO_NODE)
     return value
@@ -117,23 +113,3 @@ def _refuse_other_shapes() -> Iterator[None]:
         yield
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(NO_NODE) from error
-
-
-def _read_within(url: str, seconds: float) -> bytes:
-    """Return what a URL answers, as far as a status goes; raises OSError, ValueError."""
-    answer: Future[bytes] = Future()
-
-    def ask() -> None:
-        try:
-            with _OPENER.open(url, timeout=seconds) as response:
-                answer.set_result(response.read(MAX_STATUS_BYTES))
-        except http.client.HTTPException as error:
-            answer.set_exception(ValueError(f"what answers there speaks no HTTP: {type(error).__name__}"))
-        except (OSError, ValueError) as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name="status", daemon=True).start()
-    try:
-        return answer.result(seconds)
-    except TimeoutError as error:
-        raise TimeoutError(f"no whole answer within {seconds:.1f} s") from error

@@ -3,6 +3,9 @@
 Connections are kept alive and shared between threads.  A URL that fails is set aside for a while (doubling up
 to a bound) and the next one is asked; with several URLs the heights are compared now and then, so that one that
 lags is passed over.  For https the counted bytes are those inside TLS.
+
+Invariant: an exchange is over by its deadline, whoever answers and however slowly: a look-up of the name that hangs
+and bytes that drip count too.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +32,10 @@ _LAST_BACKOFF_SECONDS = 15.0
 """A URL that failed is asked again after 0.5 s, 1 s, ... 15 s, or at once when no other answers."""
 _PASSING_STATUSES = (http.client.REQUEST_TIMEOUT, http.client.REQUEST_ENTITY_TOO_LARGE, http.client.TOO_MANY_REQUESTS)
 """Below 500, of a chain node that may answer the next request."""
+LEAST_BYTES_PER_SECOND = 64 << 10
+"""What an answer that takes longer than the time-out must bring: less is a drip, or a link for nobody."""
+LONGEST_SECONDS = 60.0
+"""For one exchange, whatever comes: at this speed a page of logs is whole, and no stranger holds a command longer."""
 _MAX_IDLE_CONNECTIONS = 8
 """Kept alive per URL."""
 
@@ -48,23 +56,50 @@ class ByteCount:
             self.received += received
 
 
+class _Patience:
+    """How long one exchange may still take; bytes that come in time make it longer."""
+
+    def __init__(self, seconds: float) -> None:
+        """Begin now: so many seconds, and more for what comes."""
+        self._started = time.monotonic()
+        self._end = self._started + seconds
+        self._last = self._started + max(seconds, LONGEST_SECONDS)
+
+    def get_left(self) -> float:
+        """Return the seconds that are left, more than none; raises TimeoutError."""
+        now = time.monotonic()
+        left = min(self._end, self._last) - now
+        if left <= 0:
+            raise TimeoutError(f"no whole answer within {now - self._started:.1f} s")
+        return left
+
+    def note(self, num_bytes: int) -> None:
+        """Wait longer for what follows these."""
+        self._end += num_bytes / LEAST_BYTES_PER_SECOND
+
+
 class _CountingSocket(socket.socket):
-    """A TCP socket that reports what passes through it."""
+    """A TCP socket that reports what passes through it, and waits no longer than its exchange may take."""
 
     count: ByteCount
+    patience: _Patience
 
     def send(self, data: Any, flags: int = 0, /) -> int:
+        self.settimeout(self.patience.get_left())
         num_bytes = super().send(data, flags)
         self.count.add(num_bytes, 0)
         return num_bytes
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
+        self.settimeout(self.patience.get_left())
         super().sendall(data, flags)
         self.count.add(len(memoryview(data).cast("B")), 0)
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0, /) -> int:
+        self.settimeout(self.patience.get_left())
         num_bytes = super().recv_into(buffer, nbytes, flags)
         self.count.add(0, num_bytes)
+        self.patience.note(num_bytes)
         return num_bytes
 
 
@@ -72,14 +107,18 @@ class _CountingTlsSocket(ssl.SSLSocket):
     """The same inside TLS."""
 
     count: ByteCount
+    patience: _Patience
 
     def sendall(self, data: Any, flags: int = 0) -> None:
+        self.settimeout(self.patience.get_left())
         super().sendall(data, flags)
         self.count.add(len(memoryview(data).cast("B")), 0)
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        self.settimeout(self.patience.get_left())
         num_bytes = super().recv_into(buffer, nbytes, flags)
         self.count.add(0, num_bytes)
+        self.patience.note(num_bytes)
         return num_bytes
 
 
@@ -176,12 +215,13 @@ class Transport:
         yield from sorted(turned, key=lambda endpoint: not self.is_available(endpoint))
 
     def _post_to(self, endpoint: Endpoint, payload: bytes) -> Any:
+        patience = _Patience(self._timeout_seconds)
         while True:
             with self._lock:
                 kept = endpoint.idle.pop() if endpoint.idle else None
             connection = kept if kept is not None else self._connection(endpoint.url)
             try:
-                answer = self._exchange(connection, endpoint.url, payload)
+                answer = self._exchange(connection, endpoint.url, payload, patience)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as e:
                 connection.close()
                 if kept is not None:
@@ -203,9 +243,11 @@ class Transport:
                 connection.close()
             return answer
 
-    def _exchange(self, connection: http.client.HTTPConnection, url: str, payload: bytes) -> Any:
+    def _exchange(self, connection: http.client.HTTPConnection, url: str, payload: bytes, patience: _Patience) -> Any:
         if connection.sock is None:
-            connection.sock = self._connect(url)
+            connection.sock = self._connect(url, patience)
+        assert isinstance(connection.sock, _CountingSocket | _CountingTlsSocket)
+        connection.sock.patience = patience
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         connection.request("POST", urlsplit(url).path or "/", payload, headers)
         response = connection.getresponse()
@@ -230,15 +272,15 @@ class Transport:
         parts = urlsplit(url)
         return http.client.HTTPConnection(parts.netloc.rpartition("@")[2], timeout=self._timeout_seconds)
 
-    def _connect(self, url: str) -> socket.socket:
+    def _connect(self, url: str, patience: _Patience) -> _CountingSocket | _CountingTlsSocket:
         parts = urlsplit(url)
         assert parts.hostname is not None
         port = parts.port or (443 if parts.scheme == "https" else 80)
         last: OSError | None = None
-        for family, kind, protocol, _, address in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in _look_up(parts.hostname, port, patience):
             connected = _CountingSocket(family, kind, protocol)
             connected.count = ByteCount() if parts.scheme == "https" else self.count
-            connected.settimeout(self._timeout_seconds)
+            connected.settimeout(patience.get_left())
             try:
                 connected.connect(address)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -248,7 +290,7 @@ class Transport:
                 last = e
         raise last if last is not None else OSError(f"{parts.hostname} has no address")
 
-    def _secured(self, plain: socket.socket, hostname: str) -> socket.socket:
+    def _secured(self, plain: _CountingSocket, hostname: str) -> _CountingTlsSocket:
         with self._lock:
             if self._tls is None:
                 self._tls = ssl.create_default_context()
@@ -258,6 +300,28 @@ class Transport:
         assert isinstance(secured, _CountingTlsSocket)
         secured.count = self.count
         return secured
+
+
+def _look_up(host: str, port: int, patience: _Patience) -> list[tuple[Any, ...]]:
+    """Return a host's addresses; a look-up that hangs is left behind in its thread; raises OSError."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # a name
+    found: Future[list[tuple[Any, ...]]] = Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+        except (OSError, UnicodeError) as error:
+            found.set_exception(error if isinstance(error, OSError) else OSError(f"{host!r} is no host name"))
+
+    left = patience.get_left()
+    threading.Thread(target=ask, name="look-up", daemon=True).start()
+    try:
+        return found.result(left)
+    except TimeoutError as error:
+        raise TimeoutError(f"no address of {host} within {left:.1f} s") from error
 
 
 def _is_answer(item: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -26,6 +27,7 @@ class Stub:
         self.text: bytes | None = None
         self.num_requests = 0
         self.num_bytes = 0
+        self.pieces_bytes, self.pause_seconds = 1 << 30, 0.0
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,7 +41,9 @@ class Stub:
                 self.send_response(stub.status)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
-                self.wfile.write(text)
+                for start in range(0, len(text), stub.pieces_bytes):
+                    self.wfile.write(text[start : start + stub.pieces_bytes])
+                    time.sleep(stub.pause_seconds)
 
             def log_message(self, *args: object) -> None:
                 pass
@@ -143,6 +147,81 @@ def test_a_hanging_one_costs_one_timeout(stub: Callable[..., Stub], hanging_url:
     for _ in range(10):
         assert client.balance("0x" + "00" * 20) == 5
     assert 0.3 <= time.monotonic() - started < 2.0
+    client.close()
+
+
+@pytest.fixture
+def dripping() -> Iterator[Callable[[bytes], str]]:
+    """A stranger that begins an answer and goes on, a byte at a time, for 20 s."""
+    is_over = threading.Event()
+    listeners = []
+
+    def listen(head: bytes) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def drip() -> None:
+            sock, _ = listener.accept()
+            end = time.monotonic() + 20
+            with sock, contextlib.suppress(OSError):
+                sock.sendall(head)
+                while time.monotonic() < end and not is_over.wait(0.05):
+                    sock.sendall(b" ")
+
+        threading.Thread(target=drip, daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield listen
+    is_over.set()
+    for each in listeners:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX-Long: ", b""]
+)
+def test_a_dripping_one_costs_one_timeout(
+    stub: Callable[..., Stub], dripping: Callable[[bytes], str], head: bytes
+) -> None:
+    client = ChainClient([dripping(head), stub().url], timeout_seconds=0.5)
+    started = time.monotonic()
+    assert client.balance("0x" + "00" * 20) == 5
+    assert time.monotonic() - started < 10
+    client.close()
+    client = ChainClient([dripping(head)], timeout_seconds=0.5)
+    with pytest.raises(ChainUnreachable, match=r"(no whole answer within 0\.\d s|timed out).*next: "):
+        client.balance("0x" + "00" * 20)
+    assert time.monotonic() - started < 15
+    client.close()
+
+
+def test_an_answer_that_comes_steadily_is_taken(stub: Callable[..., Stub]) -> None:
+    """Longer than the time-out in all, a mebibyte at a time: what comes makes the wait longer."""
+    slow = stub()
+    slow.pieces_bytes, slow.pause_seconds = 1 << 20, 0.2
+    slow.text = json.dumps({"jsonrpc": "2.0", "id": 1, "result": "x" * (4 << 20)}).encode()
+    client = ChainClient([slow.url], timeout_seconds=0.5)
+    started = time.monotonic()
+    assert len(client.request("eth_call")) == 4 << 20
+    assert time.monotonic() - started > 0.5, "it was slower than the time-out"
+    client.close()
+
+
+def test_a_look_up_that_hangs_costs_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, is_over = socket.getaddrinfo, threading.Event()
+
+    def hang(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "hangs.invalid" and not options.get("flags"):
+            is_over.wait(20)
+        return real(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    client = ChainClient(["http://hangs.invalid:8545"], timeout_seconds=0.3)
+    started = time.monotonic()
+    with pytest.raises(ChainUnreachable, match=r"no address of hangs\.invalid within 0\.3 s"):
+        client.height()
+    assert time.monotonic() - started < 10
+    is_over.set()
     client.close()
 
 

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from chain import joining, light_client
 from chain.cli import app
 from chain.home import load_addresses
 from chain.joining import JoinFailed
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def dripping_url() -> Iterator[str]:
+    """A stranger that answers a space every 50 ms, for 20 s."""
+    is_over = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        sock, _ = listener.accept()
+        end = time.monotonic() + 20
+        with sock, contextlib.suppress(OSError):
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n")
+            while time.monotonic() < end and not is_over.wait(0.05):
+                sock.sendall(b" ")
+
+    threading.Thread(target=drip, daemon=True).start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    is_over.set()
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [(joining, ["join", "--server"]), (light_client, ["verify", "--run", "1", "--chain"])],
+    ids=["join", "verify"],
+)
+def test_bytes_that_drip_hold_no_command(
+    module: Any, command: list[str], dripping_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.5)
+    started = time.monotonic()
+    result = CliRunner().invoke(app, [*command, dripping_url])
+    assert "no whole answer within 0.5 s" in str(result.exception)
+    assert time.monotonic() - started < 15
 
 
 def test_one_node_under_two_names_is_one_witness(devnet: Any, tmp_path: Path) -> None:
