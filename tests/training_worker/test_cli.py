@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from contracts.bindings.types import RunState
+from contracts.bindings.errors import ChainUnreachable
+from contracts.bindings.types import RoundState, RunState
 from training.cli import main
 from training.commands import checkpoint, membership, runs, status, watch
 from training.core.recipe import DataSource
@@ -225,3 +226,59 @@ def test_a_narrow_terminal_shows_fewer_columns_and_all_of_those(width: int, num_
     assert "123.45 kB" in shown.get()
     assert all(str(column.header) in shown.get() for column in table.columns)
     assert max(len(line) for line in shown.get().splitlines()) <= width
+
+
+def test_a_watch_into_a_file_is_a_line_a_round(monkeypatch: Any, capsys: Any) -> None:
+    """It printed nothing at all until the run's end."""
+
+    def look(num_settled: int, *versions: int) -> dict[str, Any]:
+        first = max(0, num_settled - watch.SHOWN_ROUNDS + 1)
+        rounds = [
+            SimpleNamespace(
+                round=index,
+                fragment=index % 2,
+                state=RoundState.FINAL if index < num_settled else RoundState.OPEN,
+                settled_height=10 * index,
+                num_accepted=2,
+                num_eligible=3,
+            )
+            for index in range(first, num_settled + 1)
+        ]
+        info = SimpleNamespace(
+            run=1,
+            state=RunState.FINISHED if num_settled == 12 else RunState.RUNNING,
+            num_settled=num_settled,
+            num_rounds_total=12,
+            num_eligible=3,
+            num_members=3,
+        )
+        return {
+            "height": 99,
+            "run": info,
+            "rounds": rounds,
+            "updates": [[SimpleNamespace(tokens=8, loss_micro=2_500_000)]] * len(rounds),
+            "evaluations": [SimpleNamespace(version=version, loss_micro=1_250_000) for version in versions],
+            "loss_unit": "nats a byte",
+        }
+
+    looks = iter([look(2), look(2), look(3), look(3, 2), ChainUnreachable([("URL", "refused")]), look(12, 2, 10)])
+
+    def fetch(*_: object) -> dict[str, Any]:
+        found = next(looks)
+        if isinstance(found, ChainUnreachable):
+            raise found
+        return found
+
+    monkeypatch.setattr(watch, "fetch_look", fetch)
+    code, out, _ = trainer(monkeypatch, capsys, "watch", "--run", 1, "--every", "0.2", "--chain", NOWHERE)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("run 1, running, block 99: settled 2 of 12")
+    assert lines[1] == "round 2, fragment 0: final in block 20, 2 of 3 counted, training loss 2.5000"
+    assert lines[2] == "version 2: held-out loss 1.2500 nats a byte"
+    assert "asking again" in lines[3]
+    assert lines[4] == "rounds 3 to 4 settled meanwhile"
+    assert [line.split(",")[0] for line in lines[5:12]] == [f"round {index}" for index in range(5, 12)]
+    assert lines[12] == "version 10: held-out loss 1.2500 nats a byte"
+    assert lines[13].startswith("run 1, finished, block 99: settled 12 of 12")
+    assert len(lines) == 14

@@ -15,7 +15,7 @@ from rich.text import Text
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ChainUnreachable, RpcError
-from contracts.bindings.types import RunInfo, RunState
+from contracts.bindings.types import RoundInfo, RunInfo, RunState, Update
 from training.commands.asking import fetch_loss_unit, fetch_run
 from training.commands.describing import describe_escrow
 from training.commands.options import DEFAULT_CHAINS, ChainOption, JsonOption, RunOption
@@ -49,7 +49,10 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a run live until it has finished or Ctrl-C; with --json one document a look."""
+    """Show a run live until it has finished or Ctrl-C; with --json one document a look.
+
+    Where the output is no terminal, a line for each round that has settled.
+    """
     client = ChainClient(chain)
     look = fetch_look(client, run)
     unit = look["loss_unit"]
@@ -63,6 +66,9 @@ def watch(
     if once:
         STDOUT.print(render_look(look, STDOUT.width))
         return
+    if not STDOUT.is_terminal:
+        _print_rounds(client, look, every)
+        return
     with Live(render_look(look, STDOUT.width), console=STDOUT, auto_refresh=False) as live:
         while look["run"].state is not RunState.FINISHED:
             time.sleep(every)
@@ -75,6 +81,82 @@ def watch(
                 )
                 continue
             live.update(render_look(look, STDOUT.width), refresh=True)
+
+
+def _print_rounds(client: ChainClient, look: dict[str, Any], every: float) -> None:
+    """Print a line a settled round until the run has finished, and one at the begin and end."""
+    run, unit = look["run"].run, look["loss_unit"]
+    news = News(look)
+    _print_line(describe_look(look))
+    while look["run"].state is not RunState.FINISHED:
+        time.sleep(every)
+        try:
+            look = fetch_look(client, run, unit)
+        except (ChainUnreachable, RpcError) as error:
+            _print_line(f"chain: {error}; asking again")
+            continue
+        for line in news.describe(look):
+            _print_line(line)
+        if look["run"].state is RunState.FINISHED:
+            _print_line(describe_look(look))
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)
+
+
+class News:
+    """What looks have told already, so that each round and each loss is one line."""
+
+    def __init__(self, look: dict[str, Any]) -> None:
+        """Begin after a look."""
+        self._num_settled: int = look["run"].num_settled
+        self._losses = {item.version for item in look["evaluations"]}
+
+    def describe(self, look: dict[str, Any]) -> list[str]:
+        """Return a line for each round settled since, one for those that a look no longer has, and for each loss."""
+        lines = []
+        settled: int = look["run"].num_settled
+        for round_info, updates in zip(look["rounds"], look["updates"], strict=True):
+            if not self._num_settled <= round_info.round < settled:
+                continue
+            if round_info.round > self._num_settled:
+                lines.append(f"rounds {self._num_settled} to {round_info.round - 1} settled meanwhile")
+            self._num_settled = round_info.round + 1
+            lines.append(_describe_round(round_info, updates))
+        if settled < self._num_settled:
+            lines.append(f"the run went back to version {settled}")
+        self._num_settled = settled
+        for item in look["evaluations"]:
+            if item.version not in self._losses:
+                self._losses.add(item.version)
+                lines.append(
+                    f"version {item.version}: held-out loss {format_loss(item.loss_micro)} {look['loss_unit']}"
+                )
+        return lines
+
+
+def _describe_round(info: RoundInfo, updates: Sequence[Update]) -> str:
+    losses = [update.loss_micro for update in updates if update.tokens]
+    loss = f", training loss {format_loss(sum(losses) // len(losses))}" if losses else ""
+    return (
+        f"round {info.round}, fragment {info.fragment}: {format_name(info.state)} in block {info.settled_height}, "
+        f"{info.num_accepted} of {info.num_eligible} counted{loss}"
+    )
+
+
+def describe_look(look: dict[str, Any]) -> str:
+    """Return one line about the whole run."""
+    info: RunInfo = look["run"]
+    newest = look["evaluations"][-1:]
+    loss = "".join(
+        f", held-out loss {format_loss(item.loss_micro)} {look['loss_unit']} (version {item.version})"
+        for item in newest
+    )
+    return (
+        f"run {info.run}, {format_name(info.state)}, block {look['height']}: settled {info.num_settled} of "
+        f"{info.num_rounds_total}, members {info.num_eligible} of {info.num_members}{loss}"
+    )
 
 
 def fetch_look(client: ChainClient, run: int, loss_unit: str | None = None) -> dict[str, Any]:
