@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from contracts.bindings.errors import ChainUnreachable, NotJsonRpc
+from contracts.bindings.keys import address_of
 from contracts.bindings.readers import TrainingReader
 from contracts.bindings.types import RunState
 from training.worker.asking import Interrupted, ask_patiently
 from training.worker.errors import ChainSilent, NotFunded, WrongRun
 from training.worker.loop import Patience
-from training.worker.process import JoinConfig, _wait_for_money, join_and_train
+from training.worker.process import JoinConfig, _wait_for_money, has_been_there, join_and_train
 
 NOWHERE = "http://127.0.0.1:1"
 """Nothing listens on port 1."""
@@ -76,6 +77,35 @@ def test_join_gives_up_on_a_silent_chain_after_its_patience(tmp_path: Path) -> N
     assert time.monotonic() - began < 10
     assert raised.value.exit_code == 3
     assert "--chain" in raised.value.next_step
+
+
+def test_a_chain_that_was_never_reached_is_not_waited_for_as_one_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistyped --chain is said within a minute, not an hour; a worker that was there waits on."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    config = make_config(tmp_path / "home", 3600.0)
+    assert Patience().first_contact_seconds == 60
+    config = replace(config, patience=replace(config.patience, first_contact_seconds=0.1))
+    for home in (config.home, None):
+        with pytest.raises(ChainSilent, match=NOWHERE) as raised:
+            join_and_train(replace(config, home=home), threading.Event())
+        assert "--first-patience" in raised.value.next_step
+    address = address_of(config.private_key)
+    own, default = tmp_path / "home", tmp_path / ".archipelago" / "chain-00112233" / "run-1" / address.lower()
+    for folder, home in ((own, own), (default, None)):
+        assert not has_been_there(replace(config, home=home), address)
+        folder.mkdir(parents=True)
+        (folder / "journal.json").write_text("{}")
+        assert has_been_there(replace(config, home=home), address)
+        stop = threading.Event()
+        timer = threading.Timer(0.5, stop.set)
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(ChainSilent):
+            join_and_train(replace(config, home=home), stop)
+        assert time.monotonic() - began >= 0.4, "it waited until it was stopped"
+        timer.join()
 
 
 def test_join_without_money_gives_up_after_its_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

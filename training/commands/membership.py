@@ -62,6 +62,9 @@ def join(
     patience: Annotated[
         float, typer.Option(min=1, help="Seconds without the chain, or without money, before giving up.")
     ] = 3600.0,
+    first_patience: Annotated[
+        float, typer.Option(min=1, help="The same, for a chain that this worker has never reached.")
+    ] = 60.0,
     idle: Annotated[float, typer.Option(min=1, help="Seconds without a round for us before giving up.")] = 86_400.0,
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0: a free one.")
@@ -90,7 +93,7 @@ def join(
             num_threads=threads,
             device=device,
             evaluation_interval=evaluate_every,
-            patience=Patience(chain_seconds=patience, idle_seconds=idle),
+            patience=Patience(chain_seconds=patience, idle_seconds=idle, first_contact_seconds=first_patience),
             tokenizer_file=tokenizer,
             num_stages=stages,
             num_shards=shards,

@@ -27,7 +27,12 @@ class Interrupted(Exception):
 
 
 def ask_patiently(
-    question: Callable[[], Answer], patience_seconds: float, stop: threading.Event, *, is_first: bool = False
+    question: Callable[[], Answer],
+    patience_seconds: float,
+    stop: threading.Event,
+    *,
+    is_first: bool = False,
+    next_step: str = "check --chain, then start again",
 ) -> Answer:
     """Return the chain's answer; what the contract says no to is raised at once.
 
@@ -47,6 +52,6 @@ def ask_patiently(
                 LOG.warning("waiting up to %.0f s for the chain: %s", max(0.0, deadline - now), error)
                 say_at = now + SAY_AGAIN_SECONDS
             if now > deadline:
-                raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+                raise ChainSilent(str(error), next_step=next_step) from error
             if stop.wait(RETRY_SECONDS):
                 raise Interrupted(str(error)) from error

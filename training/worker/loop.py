@@ -78,6 +78,8 @@ class Patience:
     """Without an answer from any URL."""
     idle_seconds: float = 86_400.0
     """Without a round for us."""
+    first_contact_seconds: float = 60.0
+    """Without an answer of a chain that this worker has never reached: a URL may be mistyped."""
 
 
 @dataclass(slots=True)
@@ -171,7 +173,8 @@ class RoundLoop:
             return LoopEnd.RESET
         view = self._watcher.latest()
         if view is None:
-            self._wait(None, "the chain has not answered yet")
+            is_silent = self._watcher.get_silence_seconds() > 0
+            self._wait(None, "the chain gives no answer" if is_silent else "reading the run from the chain")
             return None
         if view.member.state is MemberState.LEFT:
             return LoopEnd.LEFT

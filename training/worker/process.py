@@ -110,7 +110,15 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
     with ChainClient(config.chain_urls) as client:
         seconds = config.patience.chain_seconds
         try:
-            run = ask_patiently(lambda: _read_run(client, config), seconds, stop, is_first=True)
+            first_seconds = seconds if has_been_there(config, address) else config.patience.first_contact_seconds
+            run = ask_patiently(
+                lambda: _read_run(client, config),
+                min(seconds, first_seconds),
+                stop,
+                is_first=True,
+                next_step="check --chain and that its node runs, then start again; to wait longer for a chain that was "
+                "never reached, add --first-patience SECONDS",
+            )
             genesis_hash = ask_patiently(client.genesis_hash, seconds, stop)
             home = config.home or choose_home(genesis_hash, config.run, address)
             with hold_home(home), hold_key(genesis_hash, config.run, address, home):
@@ -131,6 +139,15 @@ def choose_home(genesis_hash: bytes, run: int, address: str) -> Path:
         if contents is not None and contents.genesis_hash == genesis_hash.hex():
             return older
     return folder / f"chain-{genesis_hash.hex()[:8]}" / f"run-{run}" / address.lower()
+
+
+def has_been_there(config: JoinConfig, address: str) -> bool:
+    """Say whether this worker has been in a run of that number before: then its chain is away, not mistyped."""
+    homes = [config.home] if config.home else []
+    if not homes:
+        folder = Path.home() / ".archipelago"
+        homes = [each / f"run-{config.run}" / address.lower() for each in (folder, *folder.glob("chain-*"))]
+    return any((home / "journal.json").exists() for home in homes)
 
 
 def _work_at(
