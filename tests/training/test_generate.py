@@ -17,7 +17,13 @@ from training.data.tokenizer import compute_tokenizer_digest
 from training.recipes.shapes import create_recipe_for
 from training.recipes.shipped import load_shipped
 from training.recipes.writing import write_recipe
-from training.worker.folder import About, load_folder_tokenizer, load_model_folder, save_model_folder
+from training.worker.folder import (
+    About,
+    describe_missing_tokenizer,
+    load_folder_tokenizer,
+    load_model_folder,
+    save_model_folder,
+)
 from training.worker.generate import generate_text
 
 WORDS = 300
@@ -89,3 +95,10 @@ def test_tokens_of_a_transformers_model_are_those_that_transformers_takes(tmp_pa
     with pytest.raises(TokenizerError):
         load_folder_tokenizer(folder, model.recipe, None)
     assert load_folder_tokenizer(folder, model.recipe, path).size == WORDS
+
+
+def test_who_pulls_without_a_tokenizer_is_told_how_to_add_it(tmp_path: Path) -> None:
+    said = describe_missing_tokenizer(tmp_path / "model", "ab" * 32)
+    assert "ab" * 32 in said
+    assert f"next:  copy the file to {tmp_path / 'model' / 'tokenizer.json'}" in said
+    assert "--tokenizer FILE --force" in said

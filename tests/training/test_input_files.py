@@ -11,7 +11,7 @@ import pytest
 from contracts.bindings.amounts import WEI_PER_TOKEN, format_tokens
 from contracts.bindings.errors import KeyFileError
 from contracts.bindings.keys import load_key
-from training.core.errors import CorpusMissingError, RecipeSyntaxError, RecipeValueError
+from training.core.errors import CorpusMissingError, RecipeSyntaxError, RecipeValueError, TokenizerMissingError
 from training.core.recipe_text import parse_recipe
 from training.data.formats import read_text
 from training.data.tokenizer import compute_tokenizer_digest
@@ -35,7 +35,7 @@ def test_what_is_no_file_is_not_read(no_file: Path) -> None:
         load_key(no_file)
     with pytest.raises(CorpusMissingError):
         read_text(no_file)
-    with pytest.raises(CorpusMissingError):
+    with pytest.raises(TokenizerMissingError):
         compute_tokenizer_digest(no_file)
 
 

@@ -128,6 +128,7 @@ def test_hugging_face_model_trains_and_agrees(hf_recipe: Recipe, corpus: Corpus,
     )
     folder = tmp_path / "model"
     save_model_folder(folder, state=state, recipe_text=text, about=about, replace_existing=False)
+    assert len({each.stat().st_mode for each in folder.iterdir()}) == 1, "all are as public as each other"
     opened = AutoModelForCausalLM.from_pretrained(folder)
     tokens = torch.arange(8)[None]
     with torch.no_grad():

@@ -46,7 +46,7 @@ def pull(
 ) -> None:
     """Fetch a certified checkpoint from the stores, verify it against the chain, write a model folder."""
     from da.blocking import BlobClient
-    from training.worker.folder import About, save_model_folder
+    from training.worker.folder import About, describe_missing_tokenizer, save_model_folder
     from training.worker.stores import CommitteeStores
 
     client = ChainClient(chain)
@@ -55,10 +55,10 @@ def pull(
     digest = compute_recipe_digest(recipe_text)
     if digest != info.recipe_digest:
         raise WrongRecipe(info.recipe_digest, digest)
+    recipe = parse_recipe(recipe_text)
     if tokenizer is not None:
         from training.data.tokenizer import load_tokenizer
 
-        recipe = parse_recipe(recipe_text)
         load_tokenizer(tokenizer, recipe.data.tokenizer_digest, recipe.model.vocabulary)
     wanted = info.certified_version if version is None else version
     with BlobClient() as blobs:
@@ -74,6 +74,8 @@ def pull(
     save_model_folder(
         out, state=state, recipe_text=recipe_text, about=about, replace_existing=force, tokenizer_file=tokenizer
     )
+    if recipe.data.tokenizer_digest and tokenizer is None:
+        STDERR.print(describe_missing_tokenizer(out, recipe.data.tokenizer_digest))
     if as_json:
         print_json({"folder": str(out), **{name: getattr(about, name) for name in About.__slots__}})
         return

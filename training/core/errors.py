@@ -30,6 +30,7 @@ TrainingError
    |- CorpusMissingError
    |- CorpusTooSmallError
    |- CorpusFormatError         a file that is not what its name says
+   |- TokenizerMissingError
    |- TokenizerError            another tokenizer than the recipe's
    `- TextDigestError           another text than the recipe's
 """
@@ -102,7 +103,7 @@ class NonFiniteUpdateError(TrainingError):
         self.num_elements = num_elements
         super().__init__(
             f"{num_bad} of {num_elements} local weights of {tensor!r} are not finite; nothing was sent; "
-            "restore the last worker state and lower the learning rate"
+            "next: restore the last worker state and lower the learning rate"
         )
 
 
@@ -117,7 +118,8 @@ class RootMismatchError(StateError):
         self.expected = expected
         self.got = got
         super().__init__(
-            f"{what} has root 0x{got.hex()}, expected 0x{expected.hex()}; check that recipe and run belong together"
+            f"{what} has root 0x{got.hex()}, expected 0x{expected.hex()}; "
+            "next: check that recipe and run belong together"
         )
 
 
@@ -128,7 +130,7 @@ class StatePartError(StateError):
         self.reason = reason
         self.got = got
         self.expected = expected
-        super().__init__(f"bad state part: {reason}: {got}, expected {expected}; fetch it from another source")
+        super().__init__(f"bad state part: {reason}: {got}, expected {expected}; next: fetch it from another source")
 
 
 class VersionMismatchError(StateError):
@@ -137,7 +139,7 @@ class VersionMismatchError(StateError):
     def __init__(self, expected: int, got: int) -> None:
         self.expected = expected
         self.got = got
-        super().__init__(f"round {got} cannot be applied to version {expected}; apply round {expected} next")
+        super().__init__(f"round {got} cannot be applied to version {expected}; next: apply round {expected} next")
 
 
 class UnknownUpdateError(StateError):
@@ -148,7 +150,7 @@ class UnknownUpdateError(StateError):
         self.in_flight = in_flight
         super().__init__(
             f"an own update of round {round_index} was counted, in flight are {list(in_flight)}; "
-            "train and send that round again and adopt the payload, or start fresh from the agreed state"
+            "next: train and send that round again and adopt the payload, or start fresh from the agreed state"
         )
 
 
@@ -171,7 +173,7 @@ class WorkerStateMissingError(WorkerStateError):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        super().__init__(f"no worker state at {path}; start from a checkpoint")
+        super().__init__(f"no worker state at {path}; next: start from a checkpoint")
 
 
 class WorkerStateDamagedError(WorkerStateError):
@@ -180,7 +182,7 @@ class WorkerStateDamagedError(WorkerStateError):
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
         self.reason = reason
-        super().__init__(f"worker state {path} is damaged: {reason}; move it away and start from a checkpoint")
+        super().__init__(f"worker state {path} is damaged: {reason}; next: move it away and start from a checkpoint")
 
 
 class WorkerStateForeignError(WorkerStateError):
@@ -191,7 +193,9 @@ class WorkerStateForeignError(WorkerStateError):
         self.field = field
         self.expected = expected
         self.got = got
-        super().__init__(f"worker state {path} has {field} {got}, expected {expected}; give each worker its own home")
+        super().__init__(
+            f"worker state {path} has {field} {got}, expected {expected}; next: give each worker its own home"
+        )
 
 
 class MissingExtraError(TrainingError):
@@ -212,7 +216,7 @@ class ModelMismatchError(TrainingError):
         self.got = got
         super().__init__(
             f"parameter {tensor!r} is {got or 'absent'} in the model built here, expected {expected or 'none'}; "
-            "install the version of transformers that the run's owner used"
+            "next: install the version of transformers that the run's owner used"
         )
 
 
@@ -239,7 +243,7 @@ class MemoryShortError(TrainingError):
         self.free_bytes = free_bytes
         super().__init__(
             f"{device} has {free_bytes / 1e9:.2f} GB free, the model needs {needed_bytes / 1e9:.2f} GB and its "
-            "activations; use more --stages or --shards, another --device, or a smaller recipe"
+            "activations; next: use more --stages or --shards, another --device, or a smaller recipe"
         )
 
 
@@ -252,7 +256,7 @@ class StageCountError(GroupError):
 
     def __init__(self, num_stages: int, expected: str) -> None:
         self.num_stages = num_stages
-        super().__init__(f"{num_stages} stages, expected {expected}; choose another --stages")
+        super().__init__(f"{num_stages} stages, expected {expected}; next: choose another --stages")
 
 
 class ShardCountError(GroupError):
@@ -260,7 +264,7 @@ class ShardCountError(GroupError):
 
     def __init__(self, num_shards: int, expected: str) -> None:
         self.num_shards = num_shards
-        super().__init__(f"{num_shards} shards, expected {expected}; choose another --shards")
+        super().__init__(f"{num_shards} shards, expected {expected}; next: choose another --shards")
 
 
 class DeviceCountError(GroupError):
@@ -271,7 +275,7 @@ class DeviceCountError(GroupError):
         self.num_devices = num_devices
         super().__init__(
             f"{num_processes} processes from {first_device} on, {num_devices} CUDA devices are visible; "
-            "use fewer --stages or --shards, another first --device, or --device cpu"
+            "next: use fewer --stages or --shards, another first --device, or --device cpu"
         )
 
 
@@ -323,16 +327,30 @@ class CorpusFormatError(CorpusError):
         )
 
 
+class TokenizerMissingError(CorpusError):
+    """There is no tokenizer's file where one was named."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(f"no tokenizer at {where}; next: name a tokenizer.json with --tokenizer FILE")
+
+
 class TokenizerError(CorpusError):
     """The recipe's tokenizer and the one at hand differ."""
 
     def __init__(self, expected: str, got: str) -> None:
         self.expected = expected
         self.got = got
-        super().__init__(
-            f"the tokenizer has digest {got or 'none (bytes)'}, the recipe's is {expected or 'none (bytes)'}; "
-            "name the run's tokenizer.json with --tokenizer, or leave it out"
-        )
+        if not got:
+            what = f"the recipe names a tokenizer of digest {expected}, and none was given"
+            step = "add --tokenizer FILE, the run's tokenizer.json of that digest: its owner has it"
+        elif not expected:
+            what = f"the recipe names no tokenizer, its tokens are bytes; the one given has digest {got}"
+            step = "leave --tokenizer out"
+        else:
+            what = f"the tokenizer has digest {got}, the recipe's is {expected}"
+            step = f"give --tokenizer FILE with digest {expected}, the run's tokenizer.json: its owner has it"
+        super().__init__(f"{what}; next: {step}")
 
 
 class TextDigestError(CorpusError):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from da.core.errors import NotAFile
 from da.core.hashing import compute_digest
 from da.input_file import read_input
-from training.core.errors import CorpusFormatError, CorpusMissingError, MissingExtraError, TokenizerError
+from training.core.errors import CorpusFormatError, MissingExtraError, TokenizerError, TokenizerMissingError
 
 MAX_TOKENIZER_BYTES = 1 << 30
 """Far more than any tokenizer.json has."""
@@ -100,7 +100,7 @@ def load_tokenizer(path: Path | None, digest: str, vocabulary: int) -> Tokenizer
 
 
 def compute_tokenizer_digest(path: Path) -> str:
-    """Return what a recipe names a tokenizer by, hex. Raises `CorpusMissingError`."""
+    """Return what a recipe names a tokenizer by, hex. Raises `TokenizerMissingError`."""
     return compute_digest(_read(path)).hex()
 
 
@@ -108,6 +108,6 @@ def _read(path: Path) -> bytes:
     try:
         return read_input(path, limit_bytes=MAX_TOKENIZER_BYTES)
     except OSError as error:
-        raise CorpusMissingError(f"{path} ({error.strerror})") from error
+        raise TokenizerMissingError(f"{path} ({error.strerror})") from error
     except NotAFile as error:
-        raise CorpusMissingError(f"{path} ({error.found})") from error
+        raise TokenizerMissingError(f"{path} ({error.found})") from error

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -102,6 +103,8 @@ def save_model_folder(
         save_durable(temporary / STATE_FILE, state.encode_part(0, 1))
         save_durable(temporary / RECIPE_FILE, recipe_text.encode())
         save_durable(temporary / ABOUT_FILE, json.dumps(asdict(about), indent=2).encode())
+        # The library makes it for its owner alone; it is as public as what lies beside it.
+        (temporary / MODEL_FILE).chmod(stat.S_IMODE((temporary / ABOUT_FILE).stat().st_mode))
         _sync_file(temporary / MODEL_FILE)
         sync_folder(temporary)
         if folder.exists():
@@ -161,6 +164,15 @@ def load_folder_tokenizer(folder: Path, recipe: Recipe, given: Path | None) -> T
     own = folder / TOKENIZER_FILE
     path = given if given is not None else own if own.exists() else None
     return load_tokenizer(path, recipe.data.tokenizer_digest, recipe.model.vocabulary)
+
+
+def describe_missing_tokenizer(folder: Path, digest: str) -> str:
+    """Say that a model's words can't be read from its folder alone, and how to add what reads them."""
+    return (
+        f"note: the chain has the digest of the run's tokenizer.json ({digest}), not the file, so it is not in {folder}"
+        f"\nnext:  copy the file to {folder / TOKENIZER_FILE} (from the run's owner or a member), "
+        "or pull again with --tokenizer FILE --force"
+    )
 
 
 def _save_config(folder: Path, recipe: Recipe) -> None:
