@@ -100,29 +100,31 @@ def print_how_to_go_on(console: Console, settings: DemoSettings, record: DevnetR
     console.print(
         f"""
 The devnet is still up: {url} (a page in the browser, JSON-RPC for tools)
+What follows is in .venv/bin, cast aside, and the python that knows web3, too; first:  . .venv/bin/activate
 
-  web3.py   from web3 import Web3; import json
+  web3.py   python                                  # and in it:
+            from web3 import Web3; import json
             w3 = Web3(Web3.HTTPProvider("{url}"))
             abi = json.load(open("contracts/abi/Training.json"))
             training = w3.eth.contract("{training}", abi=abi, decode_tuples=True)
             print(training.functions.run(1).call())
   cast      cast call {training} "numRuns()(uint64)" --rpc-url {url}
             cast block latest --rpc-url {url}
-  trainer   .venv/bin/trainer status --run 1 --chain {url}
-  storage   .venv/bin/storage put FILE --tier hot --blocks 1000 --chain {url} --key-file {keys}/owner.key
-  money     .venv/bin/localnet fund 0x...{option}
+  trainer   trainer status --run 1 --chain {url}
+  storage   storage put FILE --tier hot --blocks 1000 --chain {url} --key-file {keys}/owner.key
+  money     localnet fund 0x...{option}
 
   home      {shorten(record.home)}, on this machine only; plain localnet up starts another, empty devnet
-  again     .venv/bin/localnet up --detach{option}   (after a stop: its chain goes on)
+  again     localnet up --detach{option}   (after a stop: its chain goes on)
 
   For other machines the same devnet starts anew: the stop below, then
-    .venv/bin/localnet up --detach{option} --host 0.0.0.0 --advertise THIS_MACHINE
+    localnet up --detach{option} --host 0.0.0.0 --advertise THIS_MACHINE
   Run 1 has finished: create one (trainer run create), pay WORKER_ADDRESS with the line "money"; there,
-    trainer keys new worker.key, then
+    git clone, make setup and . .venv/bin/activate, then trainer keys new worker.key, then
     trainer join --chain http://THIS_MACHINE:{url.rpartition(":")[2]} --run 2 --key-file worker.key --home worker
   (only outbound connections; if the run is allow-listed its owner allows WORKER_ADDRESS first).
 
-  stop      .venv/bin/localnet down{option}""",
+  stop      localnet down{option}""",
         highlight=False,
         markup=False,
         soft_wrap=True,

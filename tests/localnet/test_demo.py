@@ -102,9 +102,11 @@ def test_kept_devnet_is_the_one_that_every_line_means(tmp_path: Path) -> None:
     output = io.StringIO()
     print_how_to_go_on(Console(file=output, width=120), DemoSettings(home=tmp_path), record)
     lines = output.getvalue().splitlines()
-    commands = [line for line in lines if "bin/localnet " in line]
+    commands = [line for line in lines if " localnet " in line and "plain localnet up" not in line]
     assert [f"--home {home}" in line for line in commands] == [True] * 4
     assert "THIS_MACHINE:8546" in output.getvalue()
+    first = min(index for index, line in enumerate(lines) if " trainer status" in line)
+    assert any(line.endswith(" . .venv/bin/activate") for line in lines[:first]), "said before the first command"
 
 
 def test_invalid_each_broken_promise_fails(result: Result) -> None:
