@@ -177,3 +177,15 @@ def test_fee_history_and_storage_and_code(w3: Web3) -> None:
     history = w3.eth.fee_history(2, "latest", [50.0])
     assert history["baseFeePerGas"][-1] == 10**9
     assert w3.eth.max_priority_fee == 0
+
+
+def test_what_the_readme_shows_runs_as_it_is_printed(solo: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """States and refusals come in words; there is no run 1 here."""
+    root = Path(__file__).parents[2]
+    block = next(text for text in re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.S))
+    assert "http://127.0.0.1:8545" in block
+    source = block.replace("http://127.0.0.1:8545", solo.url).replace("contracts/abi", str(root / "contracts/abi"))
+    exec(compile(source, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("NONE ")
+    assert printed[-1].startswith("UnknownRun: run 1; next: ")
