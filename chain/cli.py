@@ -8,13 +8,15 @@ import typer
 
 from chain.child import ChildFailed
 from chain.cometbft import CometBftMissing
-from chain.commands import initialising, looking, proving, resetting, running, syncing
+from chain.commands import initialising, looking, proving, registering, resetting, running, syncing
 from chain.core.errors import ChainError
 from chain.home import HomeError
 from chain.joining import JoinFailed
 from chain.recursion import StackTooSmall
+from chain.registering import NotRegistered
 from chain.settings import InvalidSettings
 from chain.store import StoreError
+from contracts.bindings.errors import BindingError
 from contracts.bindings.failures import describe_failure
 from contracts.bindings.version import add_version
 
@@ -34,6 +36,8 @@ app.command("snapshot")(syncing.snapshot)
 app.command("reset")(resetting.reset)
 app.command("verify")(proving.verify_read)
 app.command("validator-proof")(proving.make_validator_proof)
+app.command("register-validator")(registering.register_validator)
+app.command("leave-validator")(registering.leave_validator)
 app.command("abci")(running.abci)
 app.command("rpc")(running.rpc)
 
@@ -51,6 +55,8 @@ def main() -> None:
         InvalidSettings,
         JoinFailed,
         StackTooSmall,
+        NotRegistered,
+        BindingError,
     ) as error:
         print(describe_failure(error), file=sys.stderr)
         sys.exit(1)

@@ -20,6 +20,7 @@ from typing import Any
 
 from chain.cometbft import KEY_STEP, VERSION, CometBftMissing, load_keys, load_signed_height
 from chain.core.contracts.staking.validators import get_operator, get_validator
+from chain.core.light import LightError
 from chain.core.types import Address
 from chain.documents import BrokenFile
 from chain.findings import Finding, ok, problem, warn
@@ -31,12 +32,14 @@ from chain.home import (
     load_chain_id,
     load_listening,
 )
-from chain.light_client import read_moment
+from chain.light_client import CometBftSource, read_moment
 from chain.ports import is_free, split_address
 from chain.settings import InvalidSettings, load_settings
 from chain.store import Reader, StoreBroken, StoreError, StoreMissing, StoreUnread, read_map_usage
 from chain.store_file import can_be_read
 from chain.supervisor import LOG_NAME, fetch_status
+from contracts.bindings.failures import SEPARATOR
+from contracts.bindings.standstill import describe_votes, read_votes
 
 MIN_FREE_BYTES = 256 << 20
 """Below it a node will stop soon: CometBFT writes some 50 MB an hour of a busy devnet."""
@@ -271,10 +274,21 @@ def check_running(home: Path, chain_id: str, get_time: Callable[[], float]) -> I
         where = listening.cometbft_url if listening is not None else "any address"
         yield problem("running", f"CometBFT doesn't answer at {where}", f"read {log_path}")
         return
-    yield from check_status(status, chain_id, get_time(), log_path)
+    source = CometBftSource(listening.cometbft_url)
+    yield from check_status(status, chain_id, get_time(), log_path, explain=lambda: _explain_standstill(source))
 
 
-def check_status(status: dict[str, Any], chain_id: str, now: float, log_path: Path) -> Iterator[Finding]:
+def _explain_standstill(source: CometBftSource) -> str:
+    """Say whose votes are missing; empty where the core doesn't tell."""
+    try:
+        return describe_votes(read_votes(source.ask)).partition(SEPARATOR)[0]
+    except (LightError, ValueError):
+        return ""
+
+
+def check_status(
+    status: dict[str, Any], chain_id: str, now: float, log_path: Path, *, explain: Callable[[], str] = lambda: ""
+) -> Iterator[Finding]:
     """Judge CometBFT's /status."""
     network, sync = str(status["node_info"]["network"]), status["sync_info"]
     height = int(sync["latest_block_height"])
@@ -289,9 +303,9 @@ def check_status(status: dict[str, Any], chain_id: str, now: float, log_path: Pa
         yield warn("blocks", f"catching up, at height {height}", "wait; if it stays there, look at its peers")
     elif age > STALE_BLOCK_SECONDS:
         step = f"more than two thirds of the power must be up: ask the other validators; then {log_path}"
-        yield problem(
-            "blocks", f"the newest, {height}, is {age:.0f} s old: the chain stands still, or this clock is ahead", step
-        )
+        why = explain()
+        what = f"the newest, {height}, is {age:.0f} s old: the chain stands still, or this clock is ahead"
+        yield problem("blocks", f"{what}; {why}" if why else what, step)
     else:
         yield ok("blocks", f"height {height}, {max(age, 0.0):.1f} s old")
     if age < -MAX_CLOCK_SKEW_SECONDS:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import sys
+import time
 from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -21,12 +23,14 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS
 from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import BindingError
-from contracts.bindings.failures import describe_failure
+from contracts.bindings.failures import SEPARATOR, describe_failure
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
+from contracts.bindings.standstill import watch_for_block
 from contracts.bindings.version import add_version
 from localnet.core.config import DEFAULT_HOME, FUND_TOKENS, RPC_PORT, WEI_PER_TOKEN, DevnetConfig
 from localnet.core.errors import (
+    ChainStandsStill,
     DevnetAlreadyUp,
     DevnetNotUp,
     FaucetEmpty,
@@ -47,6 +51,8 @@ DOWN_SECONDS = 14.0
 """The supervisor's own ten seconds and a margin, before `down` ends it and its descendants itself."""
 DETACH_SECONDS = 180.0
 """`up --detach` waits this long for the devnet to be ready."""
+STILL_DETACH_SECONDS = 20.0
+"""`up --detach` waits this long, of them, for a chain that stands still; on a busy machine it may only be slow."""
 LOOPBACK = "127.0.0.1"
 """Where a devnet listens unless told otherwise: only this machine reaches it."""
 INTERRUPTED = 130
@@ -144,7 +150,7 @@ def down(
 
 @app.command()
 def status(home: Home = Path(DEFAULT_HOME), as_json: Json = False) -> None:
-    """Say what is up; exit code 1 when nothing is."""
+    """Say what is up; exit code 1 when nothing is, or its chain stands still."""
     try:
         record = load_record(home)
     except LocalnetError as error:
@@ -154,7 +160,7 @@ def status(home: Home = Path(DEFAULT_HOME), as_json: Json = False) -> None:
         print(json.dumps(facts))
     else:
         print_status(facts)
-    if not record.is_up:
+    if not record.is_up or facts["stands_still"]:
         raise typer.Exit(1)
 
 
@@ -281,16 +287,28 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
     stop.listen()
     child = start_child("localnet up", command, log=log, is_leashed=False)
     record: DevnetRecord | None = None
+    still_at = math.inf
 
     def is_ready() -> bool:
-        nonlocal record
+        nonlocal record, still_at
         child.check()
         with contextlib.suppress(DevnetNotUp):
             record = load_record(home)
-        return record is not None and record.supervisor.pid == child.id.pid and record.phase is Phase.READY
+        if record is None or record.supervisor.pid != child.id.pid:
+            return False
+        if not record.why:
+            still_at = math.inf
+        elif still_at == math.inf:
+            still_at = time.monotonic()
+            print(f"warning: {record.why}", file=sys.stderr, flush=True)
+        elif time.monotonic() - still_at >= STILL_DETACH_SECONDS:
+            raise ChainStandsStill(str(home), record.why, home_option(str(home)))
+        return record.phase is Phase.READY
 
     try:
         stop.wait_until(is_ready, "the devnet", deadline_seconds=DETACH_SECONDS)
+    except ChainStandsStill as error:
+        fail(error)  # it runs on: whoever it needs may come
     except (LocalnetError, Stopped) as error:
         stop_children([child])
         if isinstance(error, Stopped):
@@ -327,6 +345,7 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
         "rpc_urls": list(record.rpc_urls),
         "public_urls": list(record.public_urls),
         "height": None,
+        "stands_still": False,
         "storage_urls": list(record.storage_urls),
         "processes": [{"name": one.name, "pid": one.id.pid, "is_alive": is_alive(one.id)} for one in record.processes],
     }
@@ -334,8 +353,9 @@ def collect_status(record: DevnetRecord) -> dict[str, Any]:
         client = ChainClient([record.rpc_url], timeout_seconds=2.0)
         try:
             check_is_ours(client, record.rpc_url, record.chain_id)
-            facts["height"] = client.height()
             facts["evm_chain_id"] = client.chain_id()
+            found = watch_for_block(client.height, client.ask_consensus)
+            facts.update(height=client.height(), stands_still=bool(found), why=found)
         except (BindingError, StrangerAnswers) as error:
             facts["why"] = str(error)
         finally:
@@ -360,11 +380,12 @@ def print_status(facts: dict[str, Any]) -> None:
     for one in facts["processes"]:
         table.add_row(one["name"], str(one["pid"]), "yes" if one["is_alive"] else "NO")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"devnet in {facts['home']}: {facts['phase']}", markup=False)
+    still = ", BUT ITS CHAIN STANDS STILL" if facts["stands_still"] else ""
+    console.print(f"devnet in {facts['home']}: {facts['phase']}{still}", markup=False)
     console.print(table)
     console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}")
     if facts["why"]:
-        console.print(facts["why"])
+        console.print(facts["why"].replace(SEPARATOR, "\nnext: "), markup=False)
     down = [one["name"] for one in facts["processes"] if not one["is_alive"]]
     if down and facts["is_up"]:
         option = home_option(facts["home"])

@@ -14,7 +14,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
 from contracts.bindings.keys import address_of, create_key, load_key
 from contracts.bindings.sender import Sender
+from contracts.bindings.standstill import BlockWatch, read_core_height
 from localnet.command import CommandRunner, get_command
 from localnet.core.config import (
     CHAIN_FORMAT,
@@ -168,6 +169,7 @@ class Devnet:
         self._update(chain_id=chain_id)
         try:
             self._start_chain(operators)
+            self._wait_for_block()
             self._fund_operators()
             self._start_storage()
         except (ChildExited, NotReadyInTime) as error:
@@ -182,11 +184,12 @@ class Devnet:
 
         A storage node that ends is reported and started again; the others go on meanwhile, as on real machines.
         """
+        client = ChainClient([self.record.rpc_url], timeout_seconds=1.0)
+        blocks = BlockWatch(client.height, client.ask_consensus)
         while True:
             self._stop.pause(0.2)
-            for child in self._supervisor.children:
-                if child not in self._storage:
-                    child.check()
+            self._check_validators()
+            self._note_blocks(blocks)
             now = time.monotonic()
             self._note_again(now)
             for index, store in enumerate(self._storage):
@@ -195,6 +198,48 @@ class Devnet:
                 elif self._waiting.get(index, math.inf) <= now:
                     del self._waiting[index]
                     self._restart(index)
+
+    def _check_validators(self) -> None:
+        for child in self._supervisor.children:
+            if child not in self._storage:
+                child.check()
+
+    def _note_blocks(self, blocks: BlockWatch) -> None:
+        """Say once that the chain stands still, and once that it goes on."""
+        found = blocks.look()
+        if found == self.record.why:
+            return
+        self._say(found or "blocks come again")
+        with suppress(RecordNotWritten):  # `status` looks itself
+            self._update(why=found)
+
+    def _wait_for_block(self) -> None:
+        """Return once a block has come since the start: an old chain has a height also when it stands still.
+
+        That it does is said after a few seconds; then whoever it needs is waited for, until somebody asks to stop.
+        """
+        client = ChainClient([self.record.rpc_url], timeout_seconds=2.0)
+        ask = client.ask_consensus
+        blocks = BlockWatch(lambda: read_core_height(ask), ask, look_seconds=0.1)
+        deadline_seconds = FIRST_BLOCK_DEADLINE_SECONDS if self._is_new_chain else math.inf
+        found = ""
+
+        def has_grown() -> bool:
+            nonlocal found
+            self._check_validators()
+            said, found = found, blocks.look() or found
+            if found and not said:
+                self._say(found)
+                self._update(why=found)
+            return blocks.has_grown
+
+        try:
+            self._stop.wait_until(has_grown, "the second block", deadline_seconds=deadline_seconds)
+        finally:
+            client.close()
+        if found:
+            self._say("blocks come again")
+            self._update(why="")
 
     def _restart(self, index: int) -> None:
         """Start a store again; where nothing can be started or noted now, as on a full disk, the others go on."""

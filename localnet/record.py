@@ -67,7 +67,7 @@ class DevnetRecord:
     faucet_key: str
     """Path of the faucet's key file."""
     why: str = ""
-    """Phase FAILED: the reason."""
+    """Phase FAILED: the reason; while it is up: why its chain stands still."""
     host: str = ""
     """Address it listens on; empty in a record of before this was kept."""
     advertise: str = ""

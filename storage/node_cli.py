@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from contracts.bindings.amounts import parse_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, ContractError, KeyFileError
 from contracts.bindings.failures import describe_failure
@@ -27,7 +28,7 @@ from contracts.bindings.types import StorageNodeState
 from contracts.bindings.unlocking import ask_password, unlock_key
 from contracts.bindings.version import add_version
 from da.core.errors import NotAFile
-from storage.amounts import format_wei, parse_tokens
+from storage.amounts import format_wei
 from storage.core.accusation import AccusationPolicy
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
 from storage.core.leaving import explain_bond

@@ -100,6 +100,7 @@ def make_validator_proof(
         print(json.dumps({"key": "0x" + key.hex(), "proof": "0x" + proof.hex()}))
         return
     print(f"  key  0x{key.hex()}\nproof  0x{proof.hex()}")
+    print("chain-node register-validator makes and sends them in one step; by hand:")
     print(
         f"send them from {operator}: Staking (0x..1002) registerValidator(key, proof), the value is added to the bond"
     )

@@ -82,5 +82,11 @@ def join(
             f"trusting what {' and '.join(servers)} say of height {plan.source.trust_height}:"
             f" {plan.source.trust_hash}; compare it with somebody you know"
         )
+    if state_sync and plan.source.trust_height < NodeSettings().snapshot_interval_blocks:
+        print(
+            f"the chain is at block {plan.source.trust_height}, and nodes make a snapshot every"
+            f" {NodeSettings().snapshot_interval_blocks}: where there is none, `chain-node snapshot` there makes one,"
+            " or join with --no-state-sync, which replays all blocks"
+        )
     if len(servers) == 1:
         print("one node alone vouches for that: a second --server, of another node, would be a second witness")

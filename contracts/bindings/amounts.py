@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 WEI_PER_TOKEN = 10**18
@@ -11,6 +12,7 @@ WEI_PER_GWEI = 10**9
 LEAST_TOKENS_WEI = 10**12
 """Amounts below this, 10^-6 tokens, are written in gwei: a storage lease of a small payload."""
 
+_TOKENS = re.compile(r"(\d{1,15})(?:\.(\d{1,18}))?", re.ASCII)
 _SIX_DIGITS = Context(prec=6, rounding=ROUND_HALF_EVEN)
 
 
@@ -24,6 +26,20 @@ def format_tokens(wei: int) -> str:
         return f"{_write(wei, WEI_PER_GWEI)} gwei"
     number = _write(wei, WEI_PER_TOKEN)
     return f"{number} token" + ("" if number == "1" else "s")
+
+
+def parse_tokens(text: str) -> int:
+    """Return wei.
+
+    >>> parse_tokens("1"), parse_tokens("0.5")
+    (1000000000000000000, 500000000000000000)
+
+    Raises: ValueError.
+    """
+    match = _TOKENS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no amount: expected tokens; next: write it as 1 or 0.25")
+    return int(match.group(1)) * WEI_PER_TOKEN + int((match.group(2) or "").ljust(18, "0"))
 
 
 def _write(amount: int, unit: int) -> str:

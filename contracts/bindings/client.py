@@ -132,6 +132,10 @@ class ChainClient:
         answers, _ = self._ask(calls)
         return [_result(answer) for answer in answers]
 
+    def ask_consensus(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Call one of CometBFT's status, genesis, commit, validators and abci_query."""
+        return self.request("archipelago_consensus", method, dict(params))
+
     def is_reachable(self) -> bool:
         """Say whether any URL answers now."""
         try:

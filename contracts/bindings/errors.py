@@ -202,11 +202,13 @@ class TransactionFailed(BindingError):
 class DeadlinePassed(BindingError):
     """A transaction was not seen in a block in time; it may still land."""
 
-    def __init__(self, transaction_hash: bytes, waited_seconds: float) -> None:
-        """Keep the hash to ask for."""
+    def __init__(self, transaction_hash: bytes, waited_seconds: float, why: str = "") -> None:
+        """Keep the hash to ask for; ``why`` is what a standing chain lacks, with what to do."""
+        what, _, step = why.partition(SEPARATOR)
         super().__init__(
-            f"transaction 0x{transaction_hash.hex()} is in no block after {waited_seconds:.0f} s; "
-            "next: it may still land: wait for the same hash, don't send another"
+            f"transaction 0x{transaction_hash.hex()} is in no block after {waited_seconds:.0f} s"
+            + (f": {what}" if what else "")
+            + f"{SEPARATOR}{step + '; ' if step else ''}it may still land: wait for the same hash, don't send another"
         )
         self.transaction_hash = transaction_hash
         self.waited_seconds = waited_seconds

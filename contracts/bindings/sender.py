@@ -8,6 +8,7 @@ executed another transaction with the nonce (so ours can't land any more) is a n
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +32,10 @@ from contracts.bindings.errors import (
 from contracts.bindings.failures import SEPARATOR
 from contracts.bindings.keys import address_of
 from contracts.bindings.signing import read_nonce, sign_transaction
+from contracts.bindings.standstill import BlockWatch
 
+log = logging.getLogger("chain")
+"""Without a handler a warning is one plain line on stderr."""
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.1
@@ -151,6 +155,7 @@ class Sender:
         started = time.monotonic()
         pause_seconds = _FIRST_REBROADCAST_SECONDS
         rebroadcast_at = started + pause_seconds
+        watch, why = BlockWatch(self._client.height, self._client.ask_consensus), ""
         while True:
             try:
                 count, receipt = self._look(transaction_hash)
@@ -166,8 +171,12 @@ class Sender:
             except ChainUnreachable as e:
                 if time.monotonic() - started >= deadline_seconds:
                     raise DeadlinePassed(transaction_hash, deadline_seconds) from e
+            found = watch.look()
+            if found and not why:
+                log.warning("warning: %s", found)
+            why = found or why
             if time.monotonic() - started >= deadline_seconds:
-                raise DeadlinePassed(transaction_hash, deadline_seconds)
+                raise DeadlinePassed(transaction_hash, deadline_seconds, why)
             time.sleep(_POLL_SECONDS)
 
     def _send(self, to: str, data: bytes, value: int, gas: int | None, deadline_seconds: float) -> Outcome:

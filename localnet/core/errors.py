@@ -14,6 +14,7 @@ LocalnetError
 ├── RecordNotWritten      devnet.json cannot be written, as on a full disk
 ├── ChainOfOtherFormat    the chain of last time was begun by software that kept it otherwise
 ├── ChainStopped          the chain of last time does not go on
+├── ChainStandsStill      its validators run, and more than two thirds of the power don't vote
 └── StepFailed            a step of the demo failed, with the tail of its log
 Stopped                   a person asked to stop (Ctrl-C): not a failure
 """
@@ -167,6 +168,19 @@ class ChainStopped(LocalnetError):
         self.next_step = (
             "mend what the log names; or, where other software has begun this chain: localnet up "
             f"--reset{home_option} starts a new one, with new accounts and empty stores"
+        )
+
+
+class ChainStandsStill(LocalnetError):
+    """The validators run, but no blocks come: others, whose votes are needed, don't."""
+
+    def __init__(self, home: str, found: str, home_option: str) -> None:
+        """Keep what was found, with what to do; ``home_option`` is what a hint's command needs."""
+        what, _, step = found.partition("; next: ")
+        super().__init__(f"the devnet in {home} runs, but isn't ready: {what}")
+        self.next_step = (
+            f"{step}; it runs on, and is ready when they vote. Or: localnet down{home_option}, then localnet up "
+            f"--reset{home_option} for a new chain"
         )
 
 

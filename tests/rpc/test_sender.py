@@ -71,13 +71,13 @@ def test_a_call_that_would_fail_costs_nothing_and_says_why(solo: Any, rich: Send
         rich.send("Staking", "unbond", 7)
     assert caught.value.name == "InsufficientBond"
     assert caught.value.fields == {"expected": 7, "got": 0}
-    assert str(caught.value) == "InsufficientBond: expected 7, got 0; next: ask bondOf(you)"
+    assert str(caught.value) == "InsufficientBond: expected 7 wei, got 0 wei; next: ask bondOf(you)"
     assert solo.client.balance(rich.address) == before
     assert rich.send("Staking", "bond", value=1).gas_used > 21_000
 
 
 def test_a_mined_failure_says_the_same(rich: Sender) -> None:
-    with pytest.raises(ContractError, match="InsufficientBond: expected 7, got 0"):
+    with pytest.raises(ContractError, match="InsufficientBond: expected 7 wei, got 0 wei"):
         rich.send("Staking", "unbond", 7, gas=300_000)
     with pytest.raises(TransactionFailed, match="out of gas: limit 30000"):
         rich.send("Staking", "bond", value=1, gas=30_000)

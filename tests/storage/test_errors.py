@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from contracts.bindings.amounts import parse_tokens
 from contracts.bindings.failures import SEPARATOR, describe_failure
 from da.core import errors as da_errors
-from storage.amounts import parse_tokens
 from storage.core.errors import StorageError, StoreRefusal, UnknownBlob
 from storage.core.leaving import NEVER, explain_bond, format_blocks, format_height
 from storage.sizes import parse_size
