@@ -262,3 +262,27 @@ def test_an_evaluation_that_fails_ends_the_worker_with_its_reason(net: Any) -> N
     ann.rules.evaluate = evaluate
     ann.start().join(20)
     assert isinstance(ann.error, MemoryError)
+
+
+def test_a_first_look_that_takes_time_is_no_silent_chain(
+    net: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """It was said not to have answered yet, of a run that had just been read from it."""
+    net.create_run(minMembers=1, numRounds=8, roundBlocks=30, numFragments=1, overlap=0)
+    ann = net.worker("ann", steps=4, step_seconds=0.01)
+    ann.start()
+    net.wait_for(lambda: net.info().num_settled >= 2)
+    ann.halt()
+    look, begun = Watcher._look, threading.Event()
+
+    def slow(watcher: Watcher) -> Any:
+        if not begun.is_set():
+            begun.set()
+            net.wait_for(lambda: "waiting: " in caplog.text, what="the worker says what it waits for")
+        return look(watcher)
+
+    monkeypatch.setattr(Watcher, "_look", slow)
+    with caplog.at_level("INFO", logger="trainer"):
+        ann.start().join(30)
+    assert "waiting: reading the run from the chain" in caplog.text
+    assert "answered" not in caplog.text
