@@ -37,6 +37,8 @@ from chain.core.light import (
     verify_next,
 )
 from chain.core.smt import Proof, verify
+from contracts.bindings.client import NO_METHOD_CODE
+from contracts.bindings.failures import SEPARATOR
 from contracts.bindings.whole_answer import read_within
 
 TIMEOUT_SECONDS = 10.0
@@ -54,9 +56,9 @@ POLL_SECONDS = 0.1
 class SourceFailed(LightError):
     """A node can't be asked."""
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, next_step: str = "ask another node") -> None:
         """Keep the address."""
-        super().__init__(f"{url}: {reason}; next: ask another node")
+        super().__init__(f"{url}: {reason}; next: {next_step}")
         self.url = url
 
 
@@ -322,6 +324,20 @@ def _post(url: str, method: str, params: Any) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise SourceFailed(url, f"doesn't answer: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("result"), dict):
-        raise SourceFailed(url, f"answers {str(document)[:200]}")
+        raise _describe_refusal(url, method, document)
     result: dict[str, Any] = document["result"]
     return result
+
+
+def _describe_refusal(url: str, method: str, document: Any) -> SourceFailed:
+    error = document.get("error") if isinstance(document, dict) else None
+    if not isinstance(error, dict):
+        return SourceFailed(url, f"answers {str(document)[:200]}")
+    said = f"{error.get('message')} {error.get('data') or ''}".partition(SEPARATOR)[0].strip()[:200]
+    if error.get("code") == NO_METHOD_CODE:
+        step = "give the URL of a chain node's JSON-RPC (8545), not of CometBFT's RPC (26657)"
+        return SourceFailed(url, f"has no {method}", step)
+    if "lowest height is" in said:  # CometBFT's words for a block that it has pruned, or never had
+        step = "ask a node that keeps all blocks, or begin from one that it has: --trust-height and --trust-hash"
+        return SourceFailed(url, f"doesn't keep a block that is needed: {said}", step)
+    return SourceFailed(url, f"answers: {said}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.encoding import Event, decode_error, decode_log, decode_output, encode_call, topic_of
-from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, RpcError, WrongChain
+from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, NotJsonRpc, RpcError, WrongChain
 from contracts.bindings.lineage import Lineage
 from contracts.bindings.readers import StakingReader, StorageReader, TrainingReader
 from contracts.bindings.transport import Endpoint, Transport
@@ -24,6 +24,10 @@ REVERT_CODE = 3
 """JSON-RPC error code of a revert with data (geth)."""
 UNAVAILABLE_CODE = -32010
 """JSON-RPC error code of a node that can't answer now (chain/rpc/faults.py): another one is asked."""
+NO_METHOD_CODE = -32601
+"""JSON-RPC error code of a method that isn't there."""
+_EVERY_NODE_HAS = frozenset({"eth_blockNumber", "eth_call", "eth_chainId", "eth_getBalance", "eth_getTransactionCount"})
+"""Methods without which what answers is no chain node: CometBFT's own RPC speaks JSON-RPC as well."""
 _COMPARE_SECONDS = 2.0
 """How often the heights of several URLs are compared."""
 _LAG_BLOCKS = 3
@@ -164,16 +168,19 @@ class ChainClient:
             for method, params in calls
         ]
         reasons: list[tuple[str, str]] = []
+        num_foreign = 0
         for _ in self._transport.endpoints:
             answer, endpoint = self._transport.post(bodies if len(bodies) > 1 else bodies[0])
             answers: list[Mapping[str, Any]] = answer if isinstance(answer, list) else [answer]
-            reason = _find_unavailable(answers) or self._find_other_history(endpoint)
+            foreign = _find_foreign(bodies, answers)
+            num_foreign += foreign is not None
+            reason = foreign or _find_unavailable(answers) or self._find_other_history(endpoint)
             if reason is None:
                 break
             self._transport.set_aside(endpoint)
             reasons.append((endpoint.url, reason))
         else:
-            raise ChainUnreachable(reasons)
+            raise (NotJsonRpc if num_foreign == len(reasons) else ChainUnreachable)(reasons)
         self._check_chain(endpoint)
         if len(answers) != len(bodies):  # a refused batch is answered by one error
             _result(answers[0])
@@ -229,6 +236,17 @@ class ChainClient:
             highest = max(heights.values())
             good = [index for index, height in heights.items() if height >= highest - _LAG_BLOCKS]
             self._transport.prefer(endpoints[good[0]])
+
+
+def _find_foreign(bodies: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why what answered is no chain node, None where it is one."""
+    asked = {body["id"]: body["method"] for body in bodies}
+    for answer in answers:
+        error, identity = answer.get("error"), answer.get("id")
+        method = asked.get(identity, "") if isinstance(identity, int) else ""
+        if error and error["code"] == NO_METHOD_CODE and method in _EVERY_NODE_HAS:
+            return f"that it has no {method}: CometBFT's own RPC, perhaps"
+    return None
 
 
 def _find_unavailable(answers: Sequence[Mapping[str, Any]]) -> str | None:

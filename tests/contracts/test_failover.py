@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import ChainUnreachable, RpcError, WrongChain
+from contracts.bindings.errors import ChainUnreachable, NotJsonRpc, RpcError, WrongChain
 
 
 class Stub:
@@ -260,6 +260,24 @@ def test_errors_of_the_node_are_no_reason_to_ask_another(stub: Callable[..., Stu
     with pytest.raises(RpcError, match="no such method"):
         client.request("eth_nothing")
     assert second.num_requests == 0
+    client.close()
+
+
+def test_cometbft_s_own_rpc_is_no_chain_node(stub: Callable[..., Stub]) -> None:
+    """It speaks JSON-RPC too, and knows no method of Ethereum's."""
+    core, up = stub(), stub()
+    core.text = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}}
+    ).encode()
+    client = ChainClient([core.url])
+    with pytest.raises(NotJsonRpc, match=r"has no eth_getBalance: CometBFT's own RPC, perhaps.*next: give the URL"):
+        client.balance("0x" + "00" * 20)
+    client.close()
+    client = ChainClient([core.url, up.url])
+    core.text = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": -32601, "message": "Method not found"}}
+    ).encode()
+    assert client.balance("0x" + "00" * 20) == 5
     client.close()
 
 

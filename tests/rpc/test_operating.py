@@ -18,6 +18,8 @@ from chain import joining, light_client
 from chain.cli import app
 from chain.home import load_addresses
 from chain.joining import JoinFailed
+from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import NotJsonRpc
 
 pytestmark = pytest.mark.integration
 
@@ -80,3 +82,20 @@ def test_json_rpc_where_cometbft_is_meant(devnet: Any, tmp_path: Path) -> None:
         r"is no CometBFT RPC.*next: give --server the port of CometBFT's RPC, 26657", str(result.exception)
     )
     assert not (tmp_path / "h").exists()
+
+
+def test_cometbft_where_json_rpc_is_meant(devnet: Any) -> None:
+    """CometBFT's RPC speaks JSON-RPC as well, and calls every method of ours unknown."""
+    core = f"http://{load_addresses(devnet.home)[0].rpc}"
+    result = CliRunner().invoke(app, ["verify", "--chain", core, "--run", "1"])
+    assert "has no archipelago_consensus; next: give the URL of a chain node's JSON-RPC (8545)" in str(result.exception)
+    with ChainClient([core]) as client, pytest.raises(NotJsonRpc, match="CometBFT's own RPC, perhaps"):
+        client.height()
+
+
+def test_a_block_that_the_node_does_not_keep(devnet: Any) -> None:
+    trusted = ["--trust-height", "1000000", "--trust-hash", "ab" * 32]
+    result = CliRunner().invoke(app, ["verify", "--chain", devnet.url, "--run", "1", *trusted])
+    message = str(result.exception)
+    assert message.count("; next: ") == 1, "one next step, not the node's inside ours"
+    assert "1000000" in message
