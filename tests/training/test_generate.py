@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from da.core.hashing import compute_digest
 from training.core.canonical import create_genesis
 from training.core.errors import TokenizerError
 from training.core.recipe import Recipe
@@ -25,6 +26,7 @@ from training.worker.folder import (
     save_model_folder,
 )
 from training.worker.generate import generate_text
+from training.worker.homes import find_tokenizer
 
 WORDS = 300
 """More than a byte has: a tokenizer that is taken for bytes would show."""
@@ -95,6 +97,18 @@ def test_tokens_of_a_transformers_model_are_those_that_transformers_takes(tmp_pa
     with pytest.raises(TokenizerError):
         load_folder_tokenizer(folder, model.recipe, None)
     assert load_folder_tokenizer(folder, model.recipe, path).size == WORDS
+
+
+def test_a_worker_s_own_tokenizer_is_found_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert find_tokenizer(1, compute_digest(b"mine").hex()) is None
+    for folder, text in (("chain-0a0b/run-1/0xaa", b"other"), ("chain-0c0d/run-1/0xbb", b"mine")):
+        (tmp_path / ".archipelago" / folder).mkdir(parents=True)
+        (tmp_path / ".archipelago" / folder / "tokenizer.json").write_bytes(text)
+    found = find_tokenizer(1, compute_digest(b"mine").hex())
+    assert found == tmp_path / ".archipelago/chain-0c0d/run-1/0xbb/tokenizer.json"
+    assert find_tokenizer(1, compute_digest(b"third").hex()) is None
+    assert find_tokenizer(2, compute_digest(b"mine").hex()) is None
 
 
 def test_who_pulls_without_a_tokenizer_is_told_how_to_add_it(tmp_path: Path) -> None:

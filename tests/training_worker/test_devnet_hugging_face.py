@@ -99,6 +99,7 @@ def test_a_run_from_given_weights_ends_in_a_folder_with_the_chains_loss(tmp_path
         assert net.info().state is RunState.FINISHED
         assert net.member("ann").accepted == net.member("bob").accepted == total
         recorded = {each.version: each.loss_micro / 1e6 for each in net.client.training.evaluations(1, 0, 256)}
+        assert (bob.home / "tokenizer.json").read_bytes() == (given / "tokenizer.json").read_bytes()
         tokenizer = ("--tokenizer", given / "tokenizer.json")
         run_trainer("checkpoint", "pull", "--run", "1", "--chain", net.url, "--out", pulled, *tokenizer)
     said = json.loads(run_trainer("evaluate", pulled, "--data", text, "--json"))

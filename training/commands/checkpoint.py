@@ -47,6 +47,7 @@ def pull(
     """Fetch a certified checkpoint from the stores, verify it against the chain, write a model folder."""
     from da.blocking import BlobClient
     from training.worker.folder import About, describe_missing_tokenizer, save_model_folder
+    from training.worker.homes import find_tokenizer
     from training.worker.stores import CommitteeStores
 
     client = ChainClient(chain)
@@ -56,6 +57,8 @@ def pull(
     if digest != info.recipe_digest:
         raise WrongRecipe(info.recipe_digest, digest)
     recipe = parse_recipe(recipe_text)
+    if tokenizer is None and recipe.data.tokenizer_digest:
+        tokenizer = find_tokenizer(run, recipe.data.tokenizer_digest)
     if tokenizer is not None:
         from training.data.tokenizer import load_tokenizer
 
@@ -113,7 +116,8 @@ def evaluate(
     from training.data.corpus import load_corpus
     from training.evaluation import evaluate_state
     from training.worker.engine_rules import choose_device
-    from training.worker.folder import TOKENIZER_FILE, load_model_folder
+    from training.worker.folder import load_model_folder
+    from training.worker.homes import TOKENIZER_FILE
 
     model = load_model_folder(folder)
     own = folder / TOKENIZER_FILE

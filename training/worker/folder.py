@@ -31,13 +31,13 @@ from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.data.tokenizer import Tokenizer, load_tokenizer
 from training.worker.durable import save_durable, sync_folder
 from training.worker.errors import Fatal
+from training.worker.homes import TOKENIZER_FILE
 
 MODEL_FILE = "model.safetensors"
 STATE_FILE = "agreed-state.bin"
 RECIPE_FILE = "recipe.toml"
 ABOUT_FILE = "checkpoint.json"
 CONFIG_FILE = "config.json"
-TOKENIZER_FILE = "tokenizer.json"
 
 
 class BadModelFolder(Fatal):

@@ -30,6 +30,7 @@ from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.group.shape import GroupConfig
 from training.memory import describe_short_disk, plan_needs
 from training.worker.asking import RETRY_SECONDS, Answer, Interrupted, ask_patiently
+from training.worker.durable import save_durable
 from training.worker.duties import CLIENT_NAME
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import (
@@ -43,6 +44,7 @@ from training.worker.errors import (
     WrongRun,
     WrongSoftware,
 )
+from training.worker.homes import TOKENIZER_FILE, list_homes
 from training.worker.journal import load_journal
 from training.worker.loop import Patience
 from training.worker.metrics import Metrics, MetricsSink
@@ -143,10 +145,7 @@ def choose_home(genesis_hash: bytes, run: int, address: str) -> Path:
 
 def has_been_there(config: JoinConfig, address: str) -> bool:
     """Say whether this worker has been in a run of that number before: then its chain is away, not mistyped."""
-    homes = [config.home] if config.home else []
-    if not homes:
-        folder = Path.home() / ".archipelago"
-        homes = [each / f"run-{config.run}" / address.lower() for each in (folder, *folder.glob("chain-*"))]
+    homes = [config.home] if config.home else list_homes(config.run, address)
     return any((home / "journal.json").exists() for home in homes)
 
 
@@ -176,6 +175,8 @@ def _work_at(
         _warn_of_other_software(ask(lambda: client.training.members(config.run)), address)
         text = ask(lambda: client.training.recipe(config.run)).decode("utf-8", errors="replace")
         rules = _create_rules(text, config, run, address, stop)
+        if config.tokenizer_file is not None:
+            _keep_tokenizer(config.tokenizer_file, home / TOKENIZER_FILE)
         if short := describe_short_disk(plan_needs(rules.recipe), home, shutil.disk_usage(home).free):
             LOG.warning("%s", short)
         about = f"recipe {rules.recipe.name}, on {rules.device}; losses are {rules.loss_unit}"
@@ -205,6 +206,14 @@ def _work_at(
         trace.close()
         metrics.close()
         blobs.close()
+
+
+def _keep_tokenizer(given: Path, kept: Path) -> None:
+    """Copy the run's tokenizer into the home, for `trainer checkpoint pull`; training goes on without the copy."""
+    try:
+        save_durable(kept, given.read_bytes())
+    except OSError as error:
+        LOG.warning("no copy of the tokenizer in %s: %s", kept, error.strerror)
 
 
 @contextmanager
