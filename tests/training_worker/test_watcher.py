@@ -76,6 +76,28 @@ def test_what_changes_a_run_is_in_the_next_view(net: Any) -> None:
         watcher.stop(5)
 
 
+def test_a_chain_that_answers_and_stands_still_is_said_once(
+    net: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("training.worker.watcher.STILL_SECONDS", 0.2)
+    net.chain.block_seconds = 3600.0
+    net.create_run(minMembers=1)
+    ports = net.worker("ann").ports
+    watcher = Watcher(ports, net.run, ports.address, poll_seconds=0.002)
+    with caplog.at_level("INFO", logger="trainer"):
+        watcher.start()
+        try:
+            first = watcher.wait_for_newer(None, 5)
+            net.wait_for(lambda: "it answers and stands still" in caplog.text)
+            with net.chain.lock:
+                assert caplog.text.count("stands still") == 1
+                net.chain.inner.advance()
+            assert watcher.wait_for_newer(first, 5) is not first
+            net.wait_for(lambda: "chain: blocks come again" in caplog.text)
+        finally:
+            watcher.stop(5)
+
+
 def test_three_hundred_transactions_in_a_block_and_a_socket_cut_are_caught_up_with(net: Any) -> None:
     """CASES 26: nothing hangs on an event that was heard; what was missed is read from the blocks' state."""
     net.chain.block_seconds = 3600.0  # blocks are made by hand below

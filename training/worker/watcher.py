@@ -32,6 +32,10 @@ LONGEST_QUIET_SECONDS = 2.0
 """At most, however slow blocks have been."""
 
 
+STILL_SECONDS = 10.0
+"""Without a block, from when on the log says so: blocks come every third of a second to every six."""
+
+
 class Watcher:
     """Publishes the newest view of one run."""
 
@@ -52,6 +56,7 @@ class Watcher:
         self._looked_height = -1
         self._pause_seconds = poll_seconds
         self._seen_at: float | None = None
+        self._is_still = False
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
     def start(self) -> None:
@@ -134,7 +139,11 @@ class Watcher:
                     LOG.warning("chain: no answer (%s); training goes on, asking again", error)
             return
         if view is None:
+            self._note_standstill()
             return
+        if self._is_still:
+            LOG.info("chain: blocks come again, %d", view.height)
+            self._is_still = False
         self._pause_seconds = max(self._poll_seconds, self._measure_quiet())
         with self._changed:
             if self._silent_since is not None:
@@ -146,6 +155,19 @@ class Watcher:
             self._changed.notify_all()
         for listener in self._listeners:
             listener()
+
+    def _note_standstill(self) -> None:
+        """Say once that a chain that answers makes no blocks: nothing that waits for one gets any further."""
+        still_seconds = 0.0 if self._seen_at is None else time.monotonic() - self._seen_at
+        if self._view is None or self._is_still or still_seconds < STILL_SECONDS:
+            return
+        self._is_still = True
+        LOG.warning(
+            "chain: no block after %d for %.0f s: it answers and stands still, more than two thirds of the validators'"
+            " power must be up; training goes on, waiting for it",
+            self._view.height,
+            still_seconds,
+        )
 
     def _look_if_changed(self) -> ChainView | None:
         """Return a newer view, None where there is no newer block.
