@@ -184,12 +184,15 @@ class Devnet:
 
         A storage node that ends is reported and started again; the others go on meanwhile, as on real machines.
         """
-        client = ChainClient([self.record.rpc_url], timeout_seconds=1.0)
-        blocks = BlockWatch(client.height, client.ask_consensus)
+        blocks = None
+        if self.record.rpc_url:
+            client = ChainClient([self.record.rpc_url], timeout_seconds=1.0)
+            blocks = BlockWatch(client.height, client.ask_consensus)
         while True:
             self._stop.pause(0.2)
             self._check_validators()
-            self._note_blocks(blocks)
+            if blocks is not None:
+                self._note_blocks(blocks)
             now = time.monotonic()
             self._note_again(now)
             for index, store in enumerate(self._storage):
