@@ -28,6 +28,7 @@ from training.core.sizing import RANK_SHARE, SHAPES
 
 _DEMO_WIDTH = 96
 _DEMO_RATES = {OptimizerKind.ADAMW: 0.004, OptimizerKind.MUON: 0.0064}
+_FORGET = {OptimizerKind.ADAMW: 0, OptimizerKind.MUON: 3_000}
 _CODECS = {OptimizerKind.ADAMW: CodecKind.LOW_RANK_2BIT, OptimizerKind.MUON: CodecKind.VECTOR}
 
 MUON_OUTER = OuterRecipe(rate_start_q15=42598, rate_end_q15=26214)
@@ -138,7 +139,9 @@ def _fill(
             learning_rate=round(_DEMO_RATES[optimizer] * sqrt(_DEMO_WIDTH / model.width), 6),
             warmup_steps=min(2_000, local_steps * num_rounds // 100),
         ),
-        codec=CodecRecipe(kind=_CODECS[optimizer], rank=max(16, round(RANK_SHARE * model.width))),
+        codec=CodecRecipe(
+            kind=_CODECS[optimizer], rank=max(16, round(RANK_SHARE * model.width)), forget_bps=_FORGET[optimizer]
+        ),
         rounds=RoundsRecipe(num_fragments=10, overlap=1, local_steps=local_steps, num_rounds=num_rounds),
         outer=_OUTERS[optimizer],
     )
