@@ -82,6 +82,9 @@ def test_a_second_validator_that_does_not_vote(home: Path, tmp_path: Path) -> No
     _, warned = run("localnet.cli", "fund", BENEFICIARY, "--home", str(home), code=1)
     assert "warning: no block after" in warned
     assert "is in no block after 30 s: no block after" in warned
+    examined, _ = run("chain.cli", "doctor", "--home", str(home / "validator-0"), code=1)
+    assert "the chain stands still, or this clock is ahead; the next needs votes of more than two thirds" in examined
+    assert "this node's validator has 10, silent: " in examined
     with ChainClient([url], timeout_seconds=10) as client:
         stood = client.height()
     run("localnet.cli", "down", "--home", str(home))
