@@ -14,7 +14,7 @@ import pytest
 
 from contracts.bindings.client import ChainClient
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
 DEADLINE_SECONDS = 150.0
 BENEFICIARY = "0x" + "ab" * 20

@@ -282,6 +282,7 @@ def test_a_first_look_that_takes_time_is_no_silent_chain(
         return look(watcher)
 
     monkeypatch.setattr(Watcher, "_look", slow)
+    caplog.clear()
     with caplog.at_level("INFO", logger="trainer"):
         ann.start().join(30)
     assert "waiting: reading the run from the chain" in caplog.text
