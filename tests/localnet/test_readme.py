@@ -1,4 +1,4 @@
-"""What README's section *Operate* prints is pasted as it is, on a devnet of its own; only ports and the time to wait are others here."""
+"""What README's section *Operate* prints is pasted as it is, on a devnet of its own; only ports and pauses are others."""
 
 from __future__ import annotations
 
