@@ -1,4 +1,4 @@
-"""What README's section *Operate* prints is pasted as it is, on a devnet of its own; only ports and pauses are others."""
+"""README's section *Operate*, pasted as printed on a devnet of its own; only ports and pauses are others here."""
 
 from __future__ import annotations
 
