@@ -30,6 +30,7 @@ from training.commands import checkpoint, data, keys, membership, plan, recipes,
 from training.commands.asking import create_no_run
 from training.commands.output import STDERR
 from training.core.errors import TrainingError
+from training.worker.ending import end_process
 from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, GaveUp, PayloadError, WorkerError
 
 INTERRUPTED_EXIT = 130
@@ -59,6 +60,15 @@ take_alone(app)
 
 
 def main() -> None:
+    """Run the command line, and end in order whatever still computes."""
+    try:
+        _run()
+    except SystemExit as end:
+        end_process(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _run() -> None:
     """Run the command line; every expected error becomes one message, its next step and an exit code."""
     try:
         app()

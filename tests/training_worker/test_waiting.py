@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -14,6 +16,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_worker_toy import ToyState
 
+from contracts.bindings.types import RunState
 from training.worker.agreement import Agreement
 from training.worker.asking import Interrupted
 from training.worker.errors import ChainSilent, Fatal, GaveUp, StateUnavailable
@@ -250,6 +253,51 @@ def test_votes_wait_for_no_evaluation(net: Any) -> None:
         assert worker.error is None, worker.error
     recorded = net.chain.read("Training", "evaluations", (net.run, 0, 256))
     assert {each.loss_micro for each in recorded} == {2_500_000}
+
+
+def test_the_last_version_is_evaluated_though_the_one_before_took_long(net: Any) -> None:
+    """The run was over for the worker once the evaluation under way had ended, before the last one had begun."""
+    net.create_run(minMembers=1, numRounds=6)
+    ann = net.worker("ann")
+    seen: list[Any] = []
+
+    def evaluate(state: Any) -> float:
+        seen.append(state)
+        if len(seen) == 1:
+            net.wait_for(lambda: net.info().state is RunState.FINISHED, what="the run is over")
+        time.sleep(0.3)
+        return float(len(seen))
+
+    ann.rules.evaluate = evaluate
+    ann.start().join(40)
+    assert ann.error is None, ann.error
+    recorded = net.chain.read("Training", "evaluations", (net.run, 0, 256))
+    assert [each.version for each in recorded][-1] == net.info().num_rounds_total
+    assert len(seen) == len(recorded) >= 2
+
+
+def test_a_process_ends_in_order_while_an_evaluation_computes() -> None:
+    """It aborted: the interpreter closed under a thread that was inside torch."""
+    script = """
+import sys, threading, torch
+from training import cli
+from training.worker.ending import EVALUATION_THREAD
+
+def compute():
+    matrix = torch.ones(700, 700)
+    while True:
+        matrix = (matrix @ matrix).clamp(0, 1)
+
+@cli.app.command("compute")
+def command():
+    threading.Thread(target=compute, name=EVALUATION_THREAD, daemon=True).start()
+    print("all is well")
+
+sys.argv = ["trainer", "compute"]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "all is well\n"), done.stderr
 
 
 def test_an_evaluation_that_fails_ends_the_worker_with_its_reason(net: Any) -> None:

@@ -167,16 +167,18 @@ class Duties:
                     return True
         return False
 
-    def evaluate(self, view: ChainView, agreement: Agreement) -> bool:
+    def evaluate(self, view: ChainView, agreement: Agreement) -> None:
         """Evaluate the agreed weights when it is our turn, and record the held-out loss once it is there."""
         if self._evaluating.is_busy:
             ended = self._evaluating.take()
-            return ended is not None and self._record_loss(*ended)
+            if ended is None:
+                return
+            self._record_loss(*ended)  # and on: the newest version's turn may have come meanwhile
         interval = self._parts.evaluation_interval
         state, version = agreement.get_state()
         is_turn = version == view.run.num_rounds_total or (interval > 0 and version % interval == 0)
         if not is_turn or version <= self._evaluated or version != view.run.head_version:
-            return False
+            return
         self._evaluated = version
         members = [
             member.worker
@@ -185,23 +187,21 @@ class Duties:
         ]
         turn = version // max(1, interval)
         if not members or members[turn % len(members)] != self._parts.sender.address:
-            return False
+            return
         self._evaluating.start(state, version)
-        return True
 
     @property
     def is_evaluating(self) -> bool:
         """Return whether a loss of ours is still to come."""
         return self._evaluating.is_busy
 
-    def _record_loss(self, version: int, loss: float) -> bool:
+    def _record_loss(self, version: int, loss: float) -> None:
         LOG.info("version %d: held-out loss of the agreed weights %s", version, self._parts.rules.describe_loss(loss))
         try:
             self._parts.sender.send("recordEvaluation", self._parts.run, version, round(loss * 1_000_000))
         except (ContractError, TransactionFailed) as error:
             if _name_of(error) != "AlreadyEvaluated":
                 LOG.warning("evaluation of version %d not recorded: %s", version, error)
-        return True
 
     def _rebuild(self, view: ChainView, agreement: Agreement, version: int) -> Any | None:
         """Restore the certified checkpoint and replay up to a version that nobody has kept."""

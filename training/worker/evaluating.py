@@ -9,6 +9,7 @@ import logging
 import threading
 from typing import Any
 
+from training.worker.ending import EVALUATION_THREAD
 from training.worker.ports import Rules
 from training.worker.trace import EventKind, Trace
 
@@ -37,7 +38,7 @@ class Evaluating:
         assert self._thread is None
         self._version, self._loss, self._failure = version, None, None
         # A daemon: a worker that is told to stop doesn't wait for it.
-        self._thread = threading.Thread(target=self._evaluate, args=(state,), name="evaluation", daemon=True)
+        self._thread = threading.Thread(target=self._evaluate, args=(state,), name=EVALUATION_THREAD, daemon=True)
         self._thread.start()
 
     def take(self) -> tuple[int, float] | None:
