@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from chain.home import load_listening
 from chain.own_modules import make_command
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
@@ -406,12 +407,19 @@ def print_ready(record: DevnetRecord, wished_port: int) -> None:
         f"devnet {record.chain_id} is up\n"
         f"  JSON-RPC and page  {' '.join(record.rpc_urls)}\n"
         + (f"  from elsewhere     {' '.join(record.public_urls)}\n" if record.public_urls != record.rpc_urls else "")
+        + "".join(f"  CometBFT's RPC     {url}   (chain-node join)\n" for url in find_cometbft_urls(record))
         + f"  storage nodes      {' '.join(record.storage_urls)}\n"
         f"  money              localnet fund 0x...{option}   (from the faucet {faucet})\n"
         f"  logs               {home}/logs\n"
         f"  stop               localnet down{option}" + describe_other_port(record.rpc_url, wished_port),
         flush=True,
     )
+
+
+def find_cometbft_urls(record: DevnetRecord) -> list[str]:
+    """Return where the validators' CometBFTs listen, as they wrote it down when they started."""
+    listening = [load_listening(home) for home in sorted(Path(record.home).glob("validator-*"))]
+    return [each.cometbft_url for each in listening if each is not None]
 
 
 def describe_other_port(url: str, wished_port: int) -> str:

@@ -197,11 +197,17 @@ def test_a_busy_port_is_said_with_what_makes_other_commands_ask_this_chain(
 ) -> None:
     create_key(tmp_path / "faucet.key")
     cli.print_ready(record, 8545)
-    assert "export" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "export" not in out
+    assert "CometBFT" not in out, "no node has started"
+    node = Path(record.home) / "validator-0"
+    node.mkdir()
+    (node / "run.json").write_text('{"cometbft_url": "http://127.0.0.1:26999", "rpc_url": "", "supervisor_pid": 1}')
     cli.print_ready(replace(record, rpc_urls=("http://127.0.0.1:8546",)), 8545)
     out = capsys.readouterr().out
     assert "port 8545 is busy" in out
     assert "export ARCHIPELAGO_CHAIN=http://127.0.0.1:8546" in out
+    assert "CometBFT's RPC     http://127.0.0.1:26999" in out
 
 
 def test_up_listens_as_last_time_unless_told_anew(record: DevnetRecord, tmp_path: Path) -> None:
