@@ -102,6 +102,61 @@ def test_tokenizer_by_file(tmp_path: Path) -> None:
         load_corpus(data, text, tokenizer_file=path, vocabulary=4)
 
 
+def _save_tokenizer(path: Path, vocabulary: dict[str, int], **fields: object) -> DataRecipe:
+    """Write a tokenizer.json of words; return the [data] that names it."""
+    nothing = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"}
+    whole = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, "model": model}
+    path.write_text(json.dumps(nothing | whole | fields))
+    return replace(DATA, tokenizer_digest=compute_tokenizer_digest(path))
+
+
+def test_a_tokenizer_neither_cuts_nor_fills_the_text(tmp_path: Path) -> None:
+    """A tokenizer.json carries the limits of one model's samples; the text of a run has other ones."""
+    pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
+    words = {"[UNK]": 0, "words": 1, "more": 2}
+    text, plain, cut = tmp_path / "a.txt", tmp_path / "plain.json", tmp_path / "cut.json"
+    text.write_text(" ".join(DOCUMENTS))
+    truncation = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    filler = {"strategy": {"Fixed": 100_000}, "direction": "Right", "pad_to_multiple_of": None}
+    padding = filler | {"pad_id": 2, "pad_type_id": 0, "pad_token": "more"}
+    whole = load_corpus(_save_tokenizer(plain, words), text, tokenizer_file=plain)
+    for fields in ({"truncation": truncation}, {"padding": padding}):
+        found = load_corpus(_save_tokenizer(cut, words, **fields), text, tokenizer_file=cut)
+        np.testing.assert_array_equal(found.train, whole.train)
+        np.testing.assert_array_equal(found.held_out, whole.held_out)
+
+
+def test_invalid_ids_beyond_the_models_vocabulary(tmp_path: Path) -> None:
+    """Few tokens may have large ids: these would index past the embedding, or past 16 bits."""
+    pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
+    text, path = tmp_path / "a.txt", tmp_path / "tokenizer.json"
+    text.write_text(" ".join(DOCUMENTS))
+    data = _save_tokenizer(path, {"[UNK]": 0, "words": 70_000})
+    with pytest.raises(
+        CorpusFormatError, match=r"tokenizer\.json holds tokens up to id 70000,.* model\.vocabulary = 256"
+    ):
+        load_corpus(data, text, tokenizer_file=path, vocabulary=256)
+    assert int(load_corpus(data, text, tokenizer_file=path, vocabulary=70_001).train.max()) == 70_000
+    special = {"id": "[END]", "ids": [99_999], "tokens": ["[END]"]}
+    single = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "[END]", "type_id": 0}}]
+    ending = {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": {"[END]": special}}
+    data = _save_tokenizer(path, {"[UNK]": 0, "words": 1}, post_processor=ending)
+    with pytest.raises(CorpusFormatError, match=r"tokenizer\.json holds token 99999, expected ids .* at most 1"):
+        load_corpus(data, text, tokenizer_file=path, vocabulary=256)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\xff\xfe{}", b"[" * 50_000], ids=["empty", "no UTF-8", "deep"])
+def test_invalid_tokenizer_is_named_with_the_next_step(tmp_path: Path, content: bytes) -> None:
+    pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
+    text, path = tmp_path / "a.txt", tmp_path / "tokenizer.json"
+    text.write_text(" ".join(DOCUMENTS))
+    path.write_bytes(content)
+    data = replace(DATA, tokenizer_digest=compute_tokenizer_digest(path))
+    with pytest.raises(CorpusFormatError, match=r"tokenizer\.json holds no tokenizer \(.*; next: name another file"):
+        load_corpus(data, text, tokenizer_file=path)
+
+
 def test_missing_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtraError, match=r"archipelago\[data\]"):

@@ -49,22 +49,31 @@ class ByteTokenizer:
 class FileTokenizer:
     """A tokenizer of the ``tokenizers`` library, from its JSON."""
 
-    def __init__(self, inner: Any, dtype: type[np.unsignedinteger[Any]]) -> None:
-        """Wrap the library's object."""
+    def __init__(self, inner: Any, size: int, path: Path) -> None:
+        """Wrap the library's object, of ids below ``size``."""
         self._inner = inner
-        self._dtype = dtype
+        self._size = size
+        self._path = path
+        self._dtype = np.uint16 if size <= 1 << 16 else np.uint32
 
     @property
     def size(self) -> int:
-        """Return the size of the vocabulary, added tokens included."""
-        return int(self._inner.get_vocab_size(with_added_tokens=True))
+        """Return the largest id and one, added tokens included: a vocabulary may have gaps."""
+        return self._size
 
     def encode(self, pieces: Sequence[bytes]) -> npt.NDArray[Any]:
-        """Return the tokens; bytes that are no UTF-8 become replacement characters."""
+        """Return the tokens; bytes that are no UTF-8 become replacement characters.
+
+        Raises `CorpusFormatError` for an id that the vocabulary lacks: a post-processor may name one.
+        """
         if not pieces:
             return np.zeros(0, dtype=self._dtype)
         found = self._inner.encode_batch([piece.decode("utf-8", errors="replace") for piece in pieces])
-        return np.concatenate([np.array(each.ids, dtype=self._dtype) for each in found])
+        tokens = np.concatenate([np.array(each.ids, dtype=np.uint32) for each in found])
+        if tokens.size and int(tokens.max()) >= self._size:
+            expected = f"ids of its own vocabulary, at most {self._size - 1}"
+            raise CorpusFormatError(str(self._path), f"token {int(tokens.max())}", expected)
+        return tokens.astype(self._dtype)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text, without the library's special tokens."""
@@ -78,7 +87,8 @@ BYTES = ByteTokenizer()
 def load_tokenizer(path: Path | None, digest: str, vocabulary: int) -> Tokenizer:
     """Return the recipe's tokenizer: bytes where it names none.
 
-    Raises `TokenizerError` where file and recipe differ, `CorpusFormatError` where it has more tokens than the model.
+    Raises `TokenizerError` where file and recipe differ, `CorpusFormatError` for a file that is no tokenizer or has an
+    id that the model lacks.
     """
     if path is None and not digest:
         return BYTES
@@ -92,11 +102,19 @@ def load_tokenizer(path: Path | None, digest: str, vocabulary: int) -> Tokenizer
         from tokenizers import Tokenizer as Library
     except ImportError as error:
         raise MissingExtraError("hf", "tokenizers", "data.tokenizer_digest") from error
-    inner = Library.from_str(text.decode())
-    size = inner.get_vocab_size(with_added_tokens=True)
-    if size > vocabulary:
-        raise CorpusFormatError(str(path), f"{size} tokens", f"at most model.vocabulary = {vocabulary}")
-    return FileTokenizer(inner, np.uint16 if size <= 1 << 16 else np.uint32)
+    try:
+        inner = Library.from_str(text.decode())
+    except Exception as error:  # the library raises this very class for a JSON that it doesn't know
+        reason = " ".join(str(error).split())[:200]
+        raise CorpusFormatError(str(path), f"no tokenizer ({reason})", "a tokenizer.json of tokenizers") from error
+    # What a file says of one model's samples would cut each document of the text, or fill it up.
+    inner.no_truncation()
+    inner.no_padding()
+    size = max(inner.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    if not 0 < size <= vocabulary:
+        got = f"tokens up to id {size - 1}" if size else "no tokens"
+        raise CorpusFormatError(str(path), got, f"ids below model.vocabulary = {vocabulary}")
+    return FileTokenizer(inner, size, path)
 
 
 def compute_tokenizer_digest(path: Path) -> str:
