@@ -285,6 +285,43 @@ def test_a_decoder_of_a_family_that_fills_masks_is_taken() -> None:
     assert describe_causal_lm(json.dumps(config | {"intermediate_size": 32, "is_decoder": True})).tensors
 
 
+SMALL = {
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GPT2 | {"resid_pdrop": 1, "embd_pdrop": 1},
+        SMALL | {"model_type": "bert", "is_decoder": True},
+        SMALL | {"model_type": "biogpt", "layerdrop": 0.5},
+        SMALL | {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32, "layerdrop": 0.5},
+        {"model_type": "mpt", "d_model": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 256, "max_seq_len": 64}
+        | {"attn_config": {"attn_pdrop": 1}, "resid_pdrop": 0.5},
+    ],
+    ids=lambda config: str(config["model_type"]),
+)
+def test_a_model_in_training_leaves_nothing_to_chance(config: dict[str, object]) -> None:
+    """A worker that goes on from its file must come to the same bits: no mask may depend on a generator's state."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import create_causal_lm, describe_causal_lm
+
+    torch.manual_seed(3)
+    module = create_causal_lm(describe_causal_lm(json.dumps(config), 16))
+    tokens = torch.arange(32).reshape(2, 16)
+    assert module.training
+    with torch.no_grad():
+        first = module(tokens)
+        assert all(torch.equal(first, module(tokens)) for _ in range(4))
+    assert first.isfinite().all()
+
+
 def test_invalid_context_is_refused_before_anything_is_bonded() -> None:
     """A recipe that somebody changed: `run create` and `join` look at the model, and not first in an inner step."""
     pytest.importorskip("transformers", reason="extra hf: transformers")

@@ -27,6 +27,9 @@ START_BITS = 20
 TWO_SIDED = ("xlnet",)
 """Causal only with a permutation that nobody passes, and no filler of masks to the library."""
 
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+"""Modules that leave something out by chance."""
+
 
 class CausalLm(nn.Module):
     """Tokens to logits; parameters carry the library's own names."""
@@ -137,17 +140,31 @@ def _build(config_text: str, context: int | None) -> Any:
         config = library.AutoConfig.for_model(kind, **fields)
     except (ValueError, TypeError, AttributeError, KeyError, refused) as error:
         raise _create_refusal(kind, error, "a model_type that transformers knows, with its fields") from error
-    for name in list(config.to_dict()):
-        if name.endswith(("dropout", "_pdrop")) and isinstance(getattr(config, name, None), float):
-            setattr(config, name, 0.0)
+    _clear_dropout(config)
     positions = _count_positions(config)
     if context is not None and positions is not None and context > positions:
         raise RecipeValueError("model.context", context, f"at most {positions}, the positions that the model has")
     _check_is_causal(kind, config, library)
     try:
-        return library.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        built = library.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     except (ValueError, TypeError, AttributeError, KeyError, RuntimeError, refused) as error:
         raise _create_refusal(kind, error, "a causal language model that can be built with sdpa attention") from error
+    for module in built.modules():  # some models have a chance of their own, which no config names
+        if isinstance(module, DROPOUTS):
+            module.p = 0.0
+    return built
+
+
+def _clear_dropout(config: Any) -> None:
+    """Set every chance of leaving something out to 0, those of configs within it too: a resumed worker draws nothing.
+
+    A family has its own names for them: dropout, attn_pdrop, hidden_dropout_prob, layerdrop.
+    """
+    for name, value in list(vars(config).items()):
+        if hasattr(value, "to_dict"):
+            _clear_dropout(value)
+        elif ("dropout" in name or name.endswith(("pdrop", "layerdrop"))) and type(value) in (int, float):
+            setattr(config, name, type(value)(0))
 
 
 def _check_is_causal(kind: str, config: Any, library: Any) -> None:
