@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from training.core.sizing import count_parameters
 from training.data.corpus import Corpus
 from training.group.shape import GroupConfig, check_shape
 from training.memory import check_devices, describe_needs, plan_needs
-from training.models.start import create_first_state
+from training.models.start import create_first_state, read_weights
 from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
 from training.recipes.writing import write_recipe
 from training.simulate import simulate
@@ -147,6 +148,61 @@ def test_join_takes_a_hugging_face_model_as_one_process(hf_recipe: Recipe, tmp_p
         check_shape(own, GroupConfig(num_stages=2))
 
 
+def _save_folder(folder: Path, files: dict[str, dict[str, torch.Tensor]], index: object = None) -> Path:
+    """Write files of tensors, and their index where there is one."""
+    folder.mkdir()
+    for name, tensors in files.items():
+        save_file(tensors, folder / name)
+    if index is not None:
+        (folder / "model.safetensors.index.json").write_text(index if isinstance(index, str) else json.dumps(index))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int32, torch.bool, torch.complex64], ids=str)
+def test_invalid_dtype_of_given_weights(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Numbers without their scale, or half of them, are not the weights that the file stands for."""
+    path = tmp_path / "a.safetensors"
+    save_file({"a.bias": torch.ones(3), "b.weight": torch.ones(2, 2).to(dtype)}, path)
+    with pytest.raises(WeightsError, match=r"tensor b\.weight of .*a\.safetensors: dtype \w+, expected F32,.*; next: "):
+        read_weights(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_given_weights_of_each_float(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_file({"a": torch.full((2,), 1.5, dtype=dtype)}, tmp_path / "a.safetensors")
+    torch.testing.assert_close(read_weights(tmp_path)["a"], torch.full((2,), 1.5))
+
+
+def test_a_folder_of_weights_is_what_its_index_names(tmp_path: Path) -> None:
+    """Another file of the folder, an adapter or a copy, never takes the place of a shard's tensor."""
+    first, second, other = {"a": torch.ones(2)}, {"b": torch.ones(3)}, {"a": torch.zeros(2)}
+    shards = {"model-1.safetensors": first, "model-2.safetensors": second}
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    found = read_weights(_save_folder(tmp_path / "index", shards | {"zz.safetensors": other}, index))
+    assert {name: value.tolist() for name, value in found.items()} == {"a": [1.0, 1.0], "b": [1.0, 1.0, 1.0]}
+    assert read_weights(_save_folder(tmp_path / "shards", shards)).keys() == {"a", "b"}
+    with pytest.raises(WeightsError, match=r"tensor a: in model-1\.safetensors and in zz\.safetensors"):
+        read_weights(_save_folder(tmp_path / "two", shards | {"zz.safetensors": other}))
+    with pytest.raises(WeightsError, match=r"model-2\.safetensors: No such file"):
+        read_weights(_save_folder(tmp_path / "short", {"model-1.safetensors": first}, index))
+    for number, bad in enumerate(["{", "[1]", {"weight_map": {}}, {"weight_map": {"a": "../model-1.safetensors"}}]):
+        with pytest.raises(WeightsError, match=r"index\.json: .* expected .*weight_map.*; next: "):
+            read_weights(_save_folder(tmp_path / str(number), shards, bad))
+
+
+@pytest.mark.parametrize("place", ["named", "in a folder", "index"])
+def test_invalid_weights_that_are_no_file(tmp_path: Path, place: str) -> None:
+    """A pipe may never begin and a device has no end: neither is read."""
+    path = tmp_path / ("model.safetensors.index.json" if place == "index" else "model.safetensors")
+    os.mkfifo(path)
+    with pytest.raises(WeightsError, match=r"is a device, a pipe or a socket, expected .* check the path"):
+        read_weights(path if place == "named" else tmp_path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(WeightsError, match=r"is a device, a pipe or a socket"):
+        read_weights(path if place == "named" else tmp_path)
+
+
 def test_invalid_version_of_the_library(hf_recipe: Recipe) -> None:
     from training.models.hugging_face import create_causal_lm
 
@@ -216,9 +272,10 @@ def test_run_begins_from_given_weights(tmp_path: Path) -> None:
         (json.dumps(LLAMA | {"hidden_size": -3}), "with its fields"),
         (json.dumps(LLAMA | {"hidden_size": "big"}), "with its fields"),
         (json.dumps({"model_type": "vit"}), "causal language model"),
+        (json.dumps(LLAMA | {"quantization_config": {"quant_method": "fp8"}}), "quantization_config.*F32"),
         (json.dumps({"model_type": "mamba", "num_hidden_layers": 1, "hidden_size": 16}), "sdpa"),
     ],
-    ids=["list", "cut", "negative", "word", "no language model", "no attention"],
+    ids=["list", "cut", "negative", "word", "no language model", "quantised", "no attention"],
 )
 def test_invalid_config_is_refused_in_one_line(text: str, reason: str) -> None:
     pytest.importorskip("transformers", reason="extra hf: transformers")
@@ -302,8 +359,6 @@ SMALL = {
         SMALL | {"model_type": "bert", "is_decoder": True},
         SMALL | {"model_type": "biogpt", "layerdrop": 0.5},
         SMALL | {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32, "layerdrop": 0.5},
-        {"model_type": "mpt", "d_model": 32, "n_layers": 1, "n_heads": 2, "vocab_size": 256, "max_seq_len": 64}
-        | {"attn_config": {"attn_pdrop": 1}, "resid_pdrop": 0.5},
     ],
     ids=lambda config: str(config["model_type"]),
 )

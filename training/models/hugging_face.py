@@ -134,6 +134,9 @@ def _build(config_text: str, context: int | None) -> Any:
     kind = fields.pop("model_type", None)
     if not isinstance(kind, str) or "auto_map" in fields:
         raise RecipeValueError("model.config", kind, "a model_type that transformers itself knows, and no auto_map")
+    if fields.get("quantization_config") is not None:
+        expected = "a config without quantization_config: weights of F32, F16, BF16 or F64"
+        raise RecipeValueError("model.config", kind, expected)
     # What versions of the library before its strict configs don't have never comes.
     refused: Any = getattr(hub_errors, "StrictDataclassError", ValueError)
     try:

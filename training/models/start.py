@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
+from da.core.errors import NotAFile
+from da.input_file import open_input, read_input
 from training.core.canonical import CanonicalState, create_genesis, replace_theta
 from training.core.errors import WeightsError
 from training.core.fixed_point import to_units
@@ -26,26 +29,78 @@ TIED_STEP = (
     "or name other safetensors with --weights"
 )
 
+DTYPES = ("F32", "F16", "BF16", "F64")
+"""Those that are the weights themselves, as safetensors names them; others need a scale or lose a part."""
+
+DTYPE_STEP = "name safetensors that are not quantised, such as the ones that these were made from"
+"""Where a tensor has another dtype."""
+
+INDEX_FILE = "model.safetensors.index.json"
+"""Says which files of a folder are the model."""
+
+MAX_INDEX_BYTES = 1 << 27
+"""Far more than any index has."""
+
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file, or of all such files of a folder, as float32. Never reads pickle.
+    """Return the tensors of a safetensors file, or of a folder's, as float32. Never reads pickle.
 
-    Raises `WeightsError`.
+    Of a folder those that its index names, all where it has none.  Raises `WeightsError`.
     """
     if not path.exists():
         raise WeightsError(
             f"--weights {path}", "not there", "a file of safetensors or a folder of them", next_step=PATH_STEP
         )
-    paths = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     tensors: dict[str, torch.Tensor] = {}
-    for each in paths:
-        try:
-            tensors |= load_file(each)
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(str(each), error, "a file of safetensors", next_step=PATH_STEP) from error
+    origins: dict[str, Path] = {}
+    for each in _list_files(path) if path.is_dir() else [path]:
+        for name, tensor in _read_file(each).items():
+            if name in origins:
+                got = f"in {origins[name].name} and in {each.name}"
+                step = "name a folder that holds the model's files alone, or one file, with --weights"
+                raise WeightsError(f"tensor {name}", got, "one file that has it", next_step=step)
+            tensors[name] = tensor
+            origins[name] = each
     if not tensors:
         raise WeightsError(f"--weights {path}", "no *.safetensors in it", "one, or several", next_step=PATH_STEP)
-    return {name: tensor.float() for name, tensor in tensors.items()}
+    return tensors
+
+
+def _list_files(folder: Path) -> list[Path]:
+    index = folder / INDEX_FILE
+    if not os.path.lexists(index):
+        return sorted(folder.glob("*.safetensors"))
+    expected = "an index, whose weight_map names *.safetensors beside it"
+    try:
+        found = json.loads(read_input(index, limit_bytes=MAX_INDEX_BYTES))
+        names = sorted(set(found["weight_map"].values()))
+    except NotAFile as error:
+        raise WeightsError(str(index), error.found, expected, next_step=PATH_STEP) from error
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise WeightsError(str(index), f"not read ({error})", expected, next_step=PATH_STEP) from error
+    wrong = [name for name in names if not str(name).endswith(".safetensors") or Path(name).name != name]
+    if wrong or not names:
+        raise WeightsError(str(index), f"names {wrong[:1]}", expected, next_step=PATH_STEP)
+    return [folder / name for name in names]
+
+
+def _read_file(path: Path) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = {}
+    try:
+        os.close(open_input(path))
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - the file is no mapping
+                dtype = file.get_slice(name).get_dtype()
+                if dtype not in DTYPES:
+                    where = f"tensor {name} of {path}"
+                    raise WeightsError(where, f"dtype {dtype}", ", ".join(DTYPES), next_step=DTYPE_STEP)
+                tensors[name] = file.get_tensor(name).float()
+    except NotAFile as error:
+        raise WeightsError(str(path), error.found, "a file of safetensors", next_step=PATH_STEP) from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise WeightsError(str(path), reason, "a file of safetensors", next_step=PATH_STEP) from error
+    return tensors
 
 
 def create_first_state(recipe: Recipe, weights: Path | None) -> CanonicalState:
