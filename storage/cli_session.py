@@ -20,6 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from contracts.bindings.client import ChainClient
 from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS, choose_chains
+from contracts.bindings.encoding import read_quantity
 from contracts.bindings.errors import BindingError, KeyFileError
 from contracts.bindings.failures import describe_failure
 from da.blocking import BlobClient
@@ -173,10 +174,12 @@ def measure_block(client: ChainClient) -> int:
     if span < LEAST_SPAN_BLOCKS:
         return BLOCK_MILLISECONDS
     heights = [now - span * index for index in range(NUM_SPANS + 1)]
-    blocks = client.batch([("eth_getBlockByNumber", (hex(height), False)) for height in heights])
-    if not all(blocks):
+    times = client.interpret(
+        [("eth_getBlockByNumber", (hex(height), False)) for height in heights],
+        lambda blocks: [read_quantity(block["timestamp"]) for block in blocks] if all(blocks) else [],
+    )
+    if not times:
         return BLOCK_MILLISECONDS
-    times = [int(block["timestamp"], 16) for block in blocks]
     seconds = sorted(newer - older for newer, older in pairwise(times))[NUM_SPANS // 2]
     return seconds * 1000 // span or BLOCK_MILLISECONDS
 

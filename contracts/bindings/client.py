@@ -9,16 +9,37 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from contracts.bindings.addresses import ADDRESSES
-from contracts.bindings.encoding import Event, decode_error, decode_log, decode_output, encode_call, topic_of
-from contracts.bindings.errors import BindingError, ChainUnreachable, ContractError, NotJsonRpc, RpcError, WrongChain
+from contracts.bindings.encoding import (
+    UNREADABLE,
+    Event,
+    decode_error,
+    decode_log,
+    decode_output,
+    encode_call,
+    read_bytes,
+    read_quantity,
+    show,
+    topic_of,
+)
+from contracts.bindings.errors import (
+    BadAnswer,
+    BindingError,
+    ChainUnreachable,
+    ContractError,
+    NotJsonRpc,
+    RpcError,
+    WrongChain,
+)
 from contracts.bindings.lineage import Lineage
 from contracts.bindings.readers import StakingReader, StorageReader, TrainingReader
 from contracts.bindings.transport import Endpoint, Transport
+
+T = TypeVar("T")
 
 REVERT_CODE = 3
 """JSON-RPC error code of a revert with data (geth)."""
@@ -64,15 +85,15 @@ class ChainClient:
     def height(self) -> int:
         """Return the newest complete block; with several URLs, of the one that is furthest."""
         self._compare_heights()
-        answer, endpoint = self._ask([("eth_blockNumber", ())])
-        height = _read_quantity(_result(answer[0]))
+        answers, endpoint = self._ask([("eth_blockNumber", ())])
+        height = _read(endpoint, answers, lambda results: read_quantity(results[0]))
         endpoint.height = max(endpoint.height, height)
         return height
 
     def chain_id(self) -> int:
         """Return the EVM chain id."""
         if self._chain_id is None:
-            self._chain_id = _read_quantity(self.request("eth_chainId"))
+            self._chain_id = self.interpret([("eth_chainId", ())], lambda results: read_quantity(results[0]))
         return self._chain_id
 
     def describe_chain(self) -> str:
@@ -88,17 +109,21 @@ class ChainClient:
 
     def balance(self, address: str) -> int:
         """Return a balance in wei."""
-        return _read_quantity(self.request("eth_getBalance", address, "latest"))
+        asked = [("eth_getBalance", (address, "latest"))]
+        return self.interpret(asked, lambda results: read_quantity(results[0]))
 
     def nonce(self, address: str, *, is_pending: bool = False) -> int:
         """Return the count of executed transactions; pending: the next free nonce, counting the queue."""
         block = "pending" if is_pending else "latest"
-        return _read_quantity(self.request("eth_getTransactionCount", address, block))
+        asked = [("eth_getTransactionCount", (address, block))]
+        return self.interpret(asked, lambda results: read_quantity(results[0]))
 
     def read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
         """Call a view by its ABI name and decode what it returns."""
         call = {"to": ADDRESSES[contract], "data": "0x" + encode_call(contract, function, arguments).hex()}
-        return decode_output(contract, function, bytes.fromhex(self.request("eth_call", call, "latest")[2:]))
+        return self.interpret(
+            [("eth_call", (call, "latest"))], lambda results: decode_output(contract, function, read_bytes(results[0]))
+        )
 
     def events(
         self, contract: str, names: Sequence[str], *, from_height: int, to_height: int, topics: Sequence[bytes] = ()
@@ -113,7 +138,7 @@ class ChainClient:
                 *("0x" + topic.rjust(32, b"\0").hex() for topic in topics),
             ],
         }
-        decoded = (decode_log(log) for log in self.request("eth_getLogs", wanted))
+        decoded = self.interpret([("eth_getLogs", (wanted,))], lambda results: [decode_log(log) for log in results[0]])
         return tuple(event for event in decoded if event is not None)
 
     def has_events(self, contract: str, topic: bytes, *, from_height: int, to_height: int) -> bool:
@@ -124,17 +149,23 @@ class ChainClient:
             "toBlock": hex(to_height),
             "topics": [None, "0x" + topic.rjust(32, b"\0").hex()],
         }
-        return bool(self.request("eth_getLogs", wanted))
+        return self.interpret([("eth_getLogs", (wanted,))], lambda results: len(results[0]) > 0)
 
     def request(self, method: str, *params: Any) -> Any:
         """Call any JSON-RPC method and return its result, or raise ContractError or RpcError."""
-        answer, _ = self._ask([(method, params)])
-        return _result(answer[0])
+        return self.interpret([(method, params)], lambda results: results[0])
 
     def batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
         """Call several methods in one request; the node answers them in order; the first error is raised."""
-        answers, _ = self._ask(calls)
-        return [_result(answer) for answer in answers]
+        return self.interpret(calls, lambda results: results)
+
+    def interpret(self, calls: Sequence[tuple[str, tuple[Any, ...]]], read: Callable[[list[Any]], T]) -> T:
+        """Call several methods in one request and return what ``read`` makes of their results.
+
+        Raises what the first error says, and BadAnswer, with the URL, where ``read`` finds another shape.
+        """
+        answers, endpoint = self._ask(calls)
+        return _read(endpoint, answers, read)
 
     def ask_consensus(self, method: str, params: Mapping[str, Any]) -> Any:
         """Call one of CometBFT's status, genesis, commit, validators and abci_query."""
@@ -196,12 +227,15 @@ class ChainClient:
         """Say in what a URL contradicts the others; with a single URL there is nobody to contradict."""
         if len(self._transport.endpoints) == 1:
             return None
-        return self._lineage.find_fault(
-            endpoint.url,
-            lambda method, params: self._transport.post_to(
-                endpoint, {"jsonrpc": "2.0", "id": 0, "method": method, "params": list(params)}
-            ),
-        )
+        try:
+            return self._lineage.find_fault(
+                endpoint.url,
+                lambda method, params: self._transport.post_to(
+                    endpoint, {"jsonrpc": "2.0", "id": 0, "method": method, "params": list(params)}
+                ),
+            )
+        except UNREADABLE as error:
+            return f"answers eth_getBlockByNumber with what is no block: {type(error).__name__} {error}"[:200]
 
     def _check_chain(self, endpoint: Endpoint) -> None:
         if endpoint.url in self._checked or len(self._transport.endpoints) == 1:
@@ -209,7 +243,7 @@ class ChainClient:
         answer = self._transport.post_to(endpoint, {"jsonrpc": "2.0", "id": 0, "method": "eth_chainId", "params": []})
         if answer is None:
             return
-        got = _read_quantity(_result(answer))
+        got = _read(endpoint, [answer], lambda results: read_quantity(results[0]))
         with self._lock:
             if self._chain_id is None:
                 self._chain_id = got
@@ -231,7 +265,7 @@ class ChainClient:
                 continue
             answer = self._transport.post_to(endpoint, body)
             if answer is not None and "result" in answer:
-                heights[index] = endpoint.height = _read_quantity(answer["result"])
+                heights[index] = endpoint.height = _read(endpoint, [answer], lambda results: read_quantity(results[0]))
         if heights:
             highest = max(heights.values())
             good = [index for index, height in heights.items() if height >= highest - _LAG_BLOCKS]
@@ -255,12 +289,16 @@ def _find_unavailable(answers: Sequence[Mapping[str, Any]]) -> str | None:
     return next((error["message"] for error in errors if error and error["code"] == UNAVAILABLE_CODE), None)
 
 
-def _read_quantity(value: Any) -> int:
-    """Read a number that a node has sent; raises RpcError for what is none."""
+def _read(endpoint: Endpoint, answers: Sequence[Mapping[str, Any]], read: Callable[[list[Any]], T]) -> T:
+    """Return what ``read`` makes of the results; raises what an error says, and BadAnswer with the URL."""
     try:
-        return int(value, 16)
-    except (TypeError, ValueError) as error:
-        raise RpcError(-32603, f"the node sent {str(value)[:80]!r}, expected a quantity such as 0x1f") from error
+        results = [_result(answer) for answer in answers]
+        return read(results)
+    except BadAnswer as error:
+        raise BadAnswer(error.message, endpoint.url) from error
+    except UNREADABLE as error:
+        what = f"the node sent {show(results)}, which is not what was asked for: {type(error).__name__} {error}"
+        raise BadAnswer(what[:400], endpoint.url) from error
 
 
 def _result(answer: Mapping[str, Any]) -> Any:
@@ -270,7 +308,7 @@ def _result(answer: Mapping[str, Any]) -> Any:
         return answer.get("result")
     data = error.get("data")
     if error["code"] == REVERT_CODE and isinstance(data, str):
-        known: ContractError | None = decode_error(bytes.fromhex(data[2:]))
+        known: ContractError | None = decode_error(read_bytes(data))
         if known is not None:
             raise known
     raise RpcError(error["code"], error["message"], data)

@@ -22,7 +22,7 @@ from eth_utils.address import to_checksum_address
 
 from contracts.bindings import types
 from contracts.bindings.addresses import ADDRESSES
-from contracts.bindings.errors import BindingError, ContractError, describe_error
+from contracts.bindings.errors import BadAnswer, BindingError, ContractError, describe_error
 
 _ERROR_STRING_SELECTOR = bytes.fromhex("08c379a0")
 """Solidity's ``Error(string)``."""
@@ -31,14 +31,14 @@ _PANIC_SELECTOR = bytes.fromhex("4e487b71")
 _PYTHON_STRUCT = {"Tier": "TierInfo"}
 """Structs whose dataclass has another name."""
 _KEYWORDS = frozenset({"from", "import", "in", "is", "pass", "return"})
+UNREADABLE = (DecodingError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What comes of reading a node's answer that has another shape than the one that was asked for."""
+_SHOWN_CHARACTERS = 80
+"""Of an answer that can't be read."""
 
 
 class BadArguments(BindingError):
     """Arguments that don't fit a function's types."""
-
-
-class BadAnswer(BindingError):
-    """Return data that doesn't fit a function's types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +91,22 @@ def decode_output(contract: str, function: str, data: bytes) -> Any:
     outputs = _functions(contract)[function]["outputs"]
     try:
         values = decode([_canonical(parameter) for parameter in outputs], data)
-    except DecodingError as e:
-        raise BadAnswer(f"{contract}.{function} returned {len(data)} bytes that don't decode: {e}") from e
-    typed = tuple(_typed(parameter, value) for parameter, value in zip(outputs, values, strict=True))
+        typed = tuple(_typed(parameter, value) for parameter, value in zip(outputs, values, strict=True))
+    except UNREADABLE as e:
+        why = str(e)[:200]
+        raise BadAnswer(f"{contract}.{function} returned {len(data)} bytes that don't decode: {why}") from e
     return typed[0] if len(typed) == 1 else typed
 
 
 def decode_error(data: bytes) -> ContractError | None:
-    """Read revert data; None where it is no error we know."""
+    """Read revert data; None where it is no error we know. Raises BadAnswer where such a one has other values."""
+    try:
+        return _decode_error(data)
+    except UNREADABLE as e:
+        raise BadAnswer(f"the node sent {show(data)}, a refusal whose values don't decode: {str(e)[:200]}") from e
+
+
+def _decode_error(data: bytes) -> ContractError | None:
     selector, body = data[:4], data[4:]
     if selector == _ERROR_STRING_SELECTOR:
         (message,) = decode(["string"], body)
@@ -114,8 +122,42 @@ def decode_error(data: bytes) -> ContractError | None:
     return ContractError(entry["name"], named, describe_error(entry["name"], named))
 
 
+def read_bytes(value: Any) -> bytes:
+    """Read 0x and hex that a node has sent; raises BadAnswer."""
+    try:
+        if value.startswith("0x"):
+            return bytes.fromhex(value[2:])
+    except UNREADABLE:
+        pass
+    raise BadAnswer(f"the node sent {show(value)}, expected bytes such as 0x1f00")
+
+
+def read_quantity(value: Any) -> int:
+    """Read a number that a node has sent; raises BadAnswer."""
+    try:
+        number = int(value, 16)
+    except UNREADABLE as error:
+        raise BadAnswer(f"the node sent {show(value)}, expected a quantity such as 0x1f") from error
+    if not 0 <= number < 1 << 256:
+        raise BadAnswer(f"the node sent {show(value)}, expected a quantity of at most 256 bits")
+    return number
+
+
+def show(value: Any) -> str:
+    """Write the beginning of what a node has sent."""
+    text = f"0x{value[:_SHOWN_CHARACTERS].hex()}" if isinstance(value, bytes) else str(value)
+    return repr(text[:_SHOWN_CHARACTERS])
+
+
 def decode_log(log: Mapping[str, Any]) -> Event | None:
-    """Decode one JSON-RPC log; None for a log that is none of ours."""
+    """Decode one JSON-RPC log; None for a log that is none of ours. Raises BadAnswer."""
+    try:
+        return _decode_log(log)
+    except UNREADABLE as e:
+        raise BadAnswer(f"the node sent the log {show(log)}, which doesn't decode: {str(e)[:200]}") from e
+
+
+def _decode_log(log: Mapping[str, Any]) -> Event | None:
     contract = _contract_at(log["address"].lower())
     topics = [bytes.fromhex(topic[2:]) for topic in log["topics"]]
     entry = _events(contract).get(topics[0]) if contract and topics else None

@@ -5,6 +5,7 @@ BindingError
 │   └── NotJsonRpc          what answers at every URL is no chain node
 ├── WrongChain              a URL serves another chain than the first one did
 ├── RpcError                the node answered with an error that is no custom error
+│   ├── BadAnswer           what the node answered can't be read
 │   ├── NonceTaken          another transaction of the key has the nonce: sign again
 │   ├── QueueFull           the node keeps no more at the moment: sign again later
 │   └── TransactionRefused  the node won't take the transaction as it is
@@ -160,6 +161,18 @@ class RpcError(BindingError):
         self.code = code
         self.message = message
         self.data = data
+
+
+class BadAnswer(RpcError):
+    """What a node answered doesn't fit what was asked: another service, or another version's contracts."""
+
+    def __init__(self, what: str, url: str = "") -> None:
+        """Name the URL as soon as it is known."""
+        super().__init__(-32603, what)
+        self.args = (
+            f"{f'{url}: ' if url else ''}{what}{SEPARATOR}give the URL of a chain node's JSON-RPC with --chain, "
+            "of a chain of this version",
+        )
 
 
 class NonceTaken(RpcError):

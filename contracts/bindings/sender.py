@@ -19,7 +19,7 @@ from eth_hash.auto import keccak
 
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.client import ChainClient
-from contracts.bindings.encoding import Event, decode_error, decode_log, encode_call
+from contracts.bindings.encoding import Event, decode_error, decode_log, encode_call, read_bytes, read_quantity
 from contracts.bindings.errors import (
     ChainUnreachable,
     DeadlinePassed,
@@ -158,9 +158,9 @@ class Sender:
         watch, why = BlockWatch(self._client.height, self._client.ask_consensus), ""
         while True:
             try:
-                count, receipt = self._look(transaction_hash)
-                if receipt is not None:
-                    return self._outcome(transaction_hash, receipt)
+                count, outcome = self._look(transaction_hash)
+                if outcome is not None:
+                    return outcome
                 if nonce is not None and count > nonce:
                     raise NonceTaken(-32000, f"nonce {nonce} was used by another transaction, next is {count}")
                 if raw is not None and nonce is not None and time.monotonic() >= rebroadcast_at:
@@ -240,7 +240,7 @@ class Sender:
     def _estimate(self, to: str, data: bytes, value: int) -> int:
         call = {"from": self.address, "to": to, "data": "0x" + data.hex(), "value": hex(value)}
         try:
-            estimate = int(self._client.request("eth_estimateGas", call), 16)
+            estimate = self._client.interpret([("eth_estimateGas", (call,))], lambda results: read_quantity(results[0]))
         except RpcError as e:
             named = self._name_payer(e.message)
             if named == e.message:
@@ -250,23 +250,26 @@ class Sender:
 
     def _get_fees(self) -> tuple[int, int]:
         if self._fees is None or time.monotonic() > self._fees_at + _FEE_SECONDS:
-            block, tip_text = self._client.batch(
-                [("eth_getBlockByNumber", ("latest", False)), ("eth_maxPriorityFeePerGas", ())]
+            base, tip = self._client.interpret(
+                [("eth_getBlockByNumber", ("latest", False)), ("eth_maxPriorityFeePerGas", ())],
+                lambda results: (read_quantity(results[0]["baseFeePerGas"]), read_quantity(results[1])),
             )
-            tip = int(tip_text, 16)
-            self._fees = (2 * int(block["baseFeePerGas"], 16) + tip, tip)
+            self._fees = (2 * base + tip, tip)
             self._fees_at = time.monotonic()
         return self._fees
 
-    def _look(self, transaction_hash: bytes) -> tuple[int, dict[str, Any] | None]:
+    def _look(self, transaction_hash: bytes) -> tuple[int, Outcome | None]:
         # The count comes first: where it is past our nonce, a receipt of ours would be there already.
-        count, receipt = self._client.batch(
+        return self._client.interpret(
             [
                 ("eth_getTransactionCount", (self.address, "latest")),
                 ("eth_getTransactionReceipt", ("0x" + transaction_hash.hex(),)),
-            ]
+            ],
+            lambda results: (
+                read_quantity(results[0]),
+                None if results[1] is None else self._outcome(transaction_hash, results[1]),
+            ),
         )
-        return int(count, 16), receipt
 
     def _is_known(self, transaction_hash: bytes) -> bool:
         return self._client.request("eth_getTransactionByHash", "0x" + transaction_hash.hex()) is not None
@@ -289,8 +292,7 @@ class Sender:
     def _outcome(self, transaction_hash: bytes, receipt: dict[str, Any]) -> Outcome:
         height, gas_used = int(receipt["blockNumber"], 16), int(receipt["gasUsed"], 16)
         if int(receipt["status"], 16) == 0:
-            data = bytes.fromhex(receipt.get("revertReason", "0x")[2:])
-            known = decode_error(data)
+            known = decode_error(read_bytes(receipt.get("revertReason", "0x")))
             if known is not None:
                 raise known
             raise TransactionFailed(transaction_hash, height, receipt.get("error", ""))

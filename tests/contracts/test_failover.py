@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import ChainUnreachable, NotJsonRpc, RpcError, WrongChain
+from contracts.bindings.encoding import decode_output
+from contracts.bindings.errors import BadAnswer, ChainUnreachable, NotJsonRpc, RpcError, WrongChain
+from contracts.bindings.sender import Sender
 
 
 class Stub:
@@ -358,3 +361,71 @@ def test_who_is_behind_what_we_have_seen_is_not_asked(stub: Callable[..., Stub])
         except ChainUnreachable:
             time.sleep(0.05)
     client.close()
+
+
+REVERT: dict[str, Any] = {"code": 3, "message": "execution reverted", "data": "0x08c379a0" + "ff" * 32}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"result": None}, "the node sent 'None', expected bytes"),
+        ({"result": 1e308}, "expected bytes"),
+        ({"result": "0xzz"}, "the node sent '0xzz', expected bytes"),
+        ({"result": "0x"}, "Training.run returned 0 bytes that don't decode"),
+        ({"result": "0x" + "00" * 31}, "Training.run returned 31 bytes that don't decode"),
+        ({"error": REVERT}, "a refusal whose values don't decode"),
+        ({"error": {**REVERT, "data": "0x4e487b71"}}, "a refusal whose values don't decode"),
+        ({"error": {**REVERT, "data": "0xno"}}, "the node sent '0xno', expected bytes"),
+    ],
+)
+def test_a_call_s_answer_that_can_t_be_read_names_the_url_and_the_next_step(
+    stub: Callable[..., Stub], answer: dict[str, Any], said: str
+) -> None:
+    liar = stub()
+    liar.text = json.dumps({"jsonrpc": "2.0", "id": 1, **answer}).encode()
+    with ChainClient([liar.url]) as client, pytest.raises(BadAnswer) as caught:
+        client.training.run(1)
+    assert str(caught.value).startswith(f"{liar.url}: ")
+    assert said in str(caught.value)
+    assert "; next: give the URL of a chain node" in str(caught.value)
+
+
+def test_a_state_that_no_version_knows_can_t_be_read() -> None:
+    words = [0] * 12
+    words[8] = 77
+    with pytest.raises(BadAnswer, match=r"Storage.blob returned 384 bytes that don't decode: 77 is not a valid"):
+        decode_output("Storage", "blob", b"".join(word.to_bytes(32, "big") for word in words))
+
+
+@pytest.mark.parametrize("logs", [None, 5, ["0x"], [{"address": None}], [{"address": ADDRESSES["Training"]}]])
+def test_logs_that_can_t_be_read(stub: Callable[..., Stub], logs: Any) -> None:
+    liar = stub()
+    liar.text = json.dumps({"jsonrpc": "2.0", "id": 1, "result": logs}).encode()
+    with ChainClient([liar.url]) as client, pytest.raises(BadAnswer, match=re.escape(liar.url)):
+        client.events("Training", ["RoundOpened"], from_height=1, to_height=2)
+
+
+@pytest.mark.parametrize("result", [None, {}, "0x" + "f" * 5000, {"baseFeePerGas": None}])
+def test_a_sender_says_what_it_can_t_read(stub: Callable[..., Stub], result: Any) -> None:
+    liar = stub()
+    liar.answer = lambda body: (  # type: ignore[method-assign]
+        [liar.answer(each) for each in body]
+        if isinstance(body, list)
+        else {"jsonrpc": "2.0", "id": body["id"], "result": result}
+    )
+    with ChainClient([liar.url]) as client, pytest.raises(BadAnswer, match=re.escape(liar.url)):
+        Sender(client, b"\1" * 32).transfer("0x" + "00" * 20, 1, deadline_seconds=1)
+
+
+def test_a_block_that_can_t_be_read_has_its_url_passed_over(stub: Callable[..., Stub]) -> None:
+    liar, up = stub(history=1), stub(history=1)
+    whole = liar.answer
+
+    def answer(body: Any) -> Any:
+        is_block = not isinstance(body, list) and body["method"] == "eth_getBlockByNumber"
+        return {"jsonrpc": "2.0", "id": body["id"], "result": 7} if is_block else whole(body)
+
+    liar.answer = answer  # type: ignore[method-assign]
+    with ChainClient([liar.url, up.url]) as client:
+        assert client.balance("0x" + "00" * 20) == 5

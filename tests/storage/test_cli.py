@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -98,9 +98,9 @@ class FakeChain:
     def height(self) -> int:
         return 3_000
 
-    def batch(self, calls: Any) -> list[dict[str, str]]:
+    def interpret(self, calls: Any, read: Callable[[list[Any]], Any]) -> Any:
         heights = [int(parameters[0], 16) for _, parameters in calls]
-        return [{"timestamp": hex(height // 5 + (30_000 if height > 2_500 else 0))} for height in heights]
+        return read([{"timestamp": hex(height // 5 + (30_000 if height > 2_500 else 0))} for height in heights])
 
 
 @pytest.fixture

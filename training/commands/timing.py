@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from contracts.bindings.client import ChainClient
+from contracts.bindings.encoding import read_quantity
 
 SAMPLE_BLOCKS = 60
 """Blocks that are looked at: about 20 s of a devnet, and more than one rotation of 50 validators."""
@@ -44,11 +45,15 @@ def measure_pace(chain: ChainClient, *, block_seconds: float | None = None) -> B
     """Measure a chain's pace over its newest blocks; ``block_seconds`` overrides the time."""
     head = chain.height()
     first = max(1, head - SAMPLE_BLOCKS + 1)
-    blocks = chain.batch([("eth_getBlockByNumber", (hex(height), False)) for height in range(first, head + 1)])
-    proposers = {block["miner"] for block in blocks if block}
+    proposers, times = chain.interpret(
+        [("eth_getBlockByNumber", (hex(height), False)) for height in range(first, head + 1)],
+        lambda blocks: (
+            {str(block["miner"]) for block in blocks if block},
+            [read_quantity(block["timestamp"]) for block in blocks if block],
+        ),
+    )
     if block_seconds is None:
         # Whole-second time stamps: below ten seconds of history their rounding would decide.
-        times = [int(block["timestamp"], 16) for block in blocks if block]
         span = times[-1] - times[0] if times else 0
         block_seconds = span / (len(times) - 1) if span >= 10 else DEVNET_BLOCK_SECONDS
     return BlockPace(block_seconds=block_seconds, num_proposers=max(1, len(proposers)))
