@@ -211,6 +211,25 @@ def test_explain_names_the_very_samples_a_worker_trains_on(make_recipe, tmp_path
     assert not set(plan.starts(0, 50)) & set(found["starts"])
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--round", "18446744073709551616"], "Invalid value for '--round'"),
+        (["--round", "4294967296"], "Invalid value for '--round'"),
+        (["--round", "7", "--samples", "10001"], "Invalid value for '--samples'"),
+        (["--round", "7", "--among", "0x" + "02" * 20], "is none of the round's members that --among names"),
+    ],
+)
+def test_explain_refuses_what_no_round_has(options: list[str], said: str, tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(DOCUMENTS) * 4)
+    path = Path(__file__).parents[2] / "training" / "recipes" / "demo.toml"
+    arguments = ["data", "explain", "--recipe", str(path), "--member", "0x" + "01" * 20, "--data", str(text)]
+    printed = CliRunner().invoke(app, [*arguments, *options], env={"COLUMNS": "200"})
+    assert printed.exit_code != 0
+    assert said in printed.output + str(printed.exception)
+
+
 def test_invalid_small_text_is_refused_where_its_digest_is_made(make_recipe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path, text = tmp_path / "recipe.toml", tmp_path / "a.txt"
     path.write_text(write_recipe(make_recipe()))

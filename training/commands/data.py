@@ -16,6 +16,11 @@ from training.core.recipe_text import parse_recipe
 from training.recipes.reading import read_recipe_text
 from training.worker.errors import Fatal
 
+MAX_ROUND = (1 << 32) - 1
+"""A round a second for 136 years."""
+MAX_SAMPLES = 10_000
+"""Listed at once."""
+
 app = typer.Typer(help="Data of a run.", no_args_is_help=True)
 
 
@@ -26,7 +31,7 @@ def data() -> None:
 
 @app.command("explain")
 def explain(
-    round_index: Annotated[int, typer.Option("--round", min=0, help="The round.")],
+    round_index: Annotated[int, typer.Option("--round", min=0, max=MAX_ROUND, help="The round.")],
     member: Annotated[str, typer.Option(help="Address of the member, 0x...")],
     run: Annotated[int | None, typer.Option(min=1, help="Run on the chain: its recipe, seed and members.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Offline: a recipe file in place of a run.")] = None,
@@ -34,7 +39,7 @@ def explain(
     chain: ChainOption = DEFAULT_CHAINS,
     data: DataOption = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The run's tokenizer.json.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Samples to list.")] = 8,
+    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples to list.")] = 8,
     as_json: JsonOption = False,
 ) -> None:
     """Print the places in the text that a member's samples of a round begin at, and the text of the first."""
@@ -57,6 +62,11 @@ def explain(
         rules = parse_recipe(read_recipe_text(recipe))
         seed = compute_data_seed(rules.seed, round_index)
         members = [_to_bytes(each) for each in among or ()]
+    if among and _to_bytes(member) not in members:
+        raise Fatal(
+            f"--member {member} is none of the round's members that --among names, {', '.join(among)}",
+            next_step=f"name the member, too: --among {member}",
+        )
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
     is_agreed = is_agreed_text(rules.data, corpus) is not None
     plan = plan_samples(
