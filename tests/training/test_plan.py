@@ -133,6 +133,23 @@ def test_command_refuses_absurd_figures(options: list[str]) -> None:
     assert isinstance(result.exception, PlanError | SystemExit)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--params", "1"], "--tokens-per-step (not given: from --params 1 and --workers 20) is 3.6303e+15, expected"),
+        (["--params", "1", "--workers", "1000000"], "--tokens-per-second (not given: from --params 1 and --workers"),
+        (
+            ["--tokens-per-second", "1e15"],
+            "--tokens-per-step (not given: from --tokens-per-second 1e+15) is 9.13762e+15",
+        ),
+        (["--tokens-per-second", "nan"], "--tokens-per-second is nan, expected"),
+        (["--tokens-per-step", "1e16"], "--tokens-per-step is 1e+16, expected"),
+    ],
+)
+def test_a_figure_that_nobody_gave_is_led_back_to_what_was_given(options: list[str], said: str) -> None:
+    assert said in str(CliRunner().invoke(app, ["plan", *options]).exception)
+
+
 @pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps", "1.2.3Gbps", ".", "1e5e5", "nan", "inf"])
 def test_invalid_bandwidth(text: str) -> None:
     with pytest.raises(PlanError, match="1Gbps"):

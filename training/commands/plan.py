@@ -12,6 +12,7 @@ from training.commands.options import JsonOption
 from training.commands.output import STDOUT, format_bytes, print_json, print_pairs, print_table
 from training.core.errors import PlanError
 from training.core.throughput import (
+    MAX_FIGURE,
     PUBLISHED_TOKENS_PER_SECOND,
     PUBLISHED_TOKENS_PER_STEP,
     Cluster,
@@ -64,6 +65,7 @@ def plan(
     bandwidth_bits = parse_bandwidth(bandwidth)
     is_assumed = tokens_per_second is None or tokens_per_step is None
     speed, batch = assume_compute(params, workers, tokens_per_second, tokens_per_step)
+    check_assumed(speed, batch, params=params, workers=workers, given_speed=tokens_per_second, given=tokens_per_step)
     cluster = Cluster(
         num_parameters=params,
         num_workers=workers,
@@ -162,6 +164,25 @@ def describe_assumption(tokens_per_second: float | None, tokens_per_step: float 
     if tokens_per_step is None:
         parts.append(f"a step of its {PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND:.1f} s")
     return f"{', and '.join(parts)}; measure yours and give {' and '.join(missing)}"
+
+
+def check_assumed(
+    speed: float, batch: float, *, params: float, workers: int, given_speed: float | None, given: float | None
+) -> None:
+    """Raise `PlanError` with what was given where the figures that follow from it are none a model takes."""
+    least_speed = 1 / MAX_FIGURE
+    if given_speed is None:
+        cause = f"--params {params:g} and --workers {workers}"
+    elif least_speed <= given_speed <= MAX_FIGURE:
+        cause = f"--tokens-per-second {given_speed:g}"
+    else:
+        return  # that one is named itself
+    for option, figure, least, own in (
+        ("--tokens-per-second", speed, least_speed, given_speed),
+        ("--tokens-per-step", batch, 1, given),
+    ):
+        if own is None and not least <= figure <= MAX_FIGURE:
+            raise PlanError(f"{option} (not given: from {cause})", f"{figure:g}", f"{least:g} to {MAX_FIGURE:g}")
 
 
 def _guess_width(num_parameters: float, sizes: dict[str, float]) -> int:
