@@ -286,6 +286,67 @@ def test_invalid_config_is_refused_in_one_line(text: str, reason: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (GPT2 | {"n_head": 0}, r"model\.config\.n_head' is 0, expected 1\.\."),
+        (GPT2 | {"n_embd": 0}, r"model\.config\.n_embd' is 0, expected 1\.\."),
+        (GPT2 | {"n_positions": 0}, r"model\.config\.n_positions' is 0, expected 1\.\."),
+        (GPT2 | {"n_positions": HUGE}, rf"model\.config\.n_positions' is {HUGE}, expected 1\.\."),
+        (GPT2 | {"n_layer": 100_000}, r"model\.config\.n_layer' is 100000, expected 1\.\.512"),
+        (LLAMA | {"model_type": "qwen2", "num_hidden_layers": HUGE}, r"num_hidden_layers' is .*, expected 1\.\.512"),
+        (GPT2 | {"initializer_range": float("inf")}, r"initializer_range' is inf, expected 0"),
+        (GPT2 | {"initializer_range": float("nan")}, r"initializer_range' is nan, expected 0"),
+        (GPT2 | {"initializer_range": 1e30}, r"initializer_range' is 1e\+30, expected 0"),
+        (LLAMA | {"rope_theta": 0}, r"rope_theta' is 0, expected a finite number above 0"),
+        (LLAMA | {"rope_parameters": {"rope_theta": 0.0}}, r"rope_theta' is 0\.0, expected a finite number above 0"),
+    ],
+)
+def test_invalid_number_in_a_config(config: dict[str, object], reason: str) -> None:
+    """Refused by the name that the config has for it, at `trainer recipe` and, in a recipe changed by hand, at join."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    with pytest.raises(RecipeValueError, match=rf"{reason}.*; next: "):
+        describe_causal_lm(json.dumps(config))
+    recipe = create_recipe_for(describe_causal_lm(json.dumps(GPT2)), "hf")
+    changed = replace(recipe, model=replace(recipe.model, config=json.dumps(config)))
+    with pytest.raises(RecipeValueError, match=rf"{reason}.*; next: "):
+        EngineRules(write_recipe(changed), member=bytes(20), device="cpu", data_file=None)
+
+
+def test_invalid_initializer_range_that_rounds_to_nothing() -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    with pytest.raises(RecipeValueError, match=r"initializer_range' is 1e-06, expected 0\.0001"):
+        describe_causal_lm(json.dumps(GPT2 | {"initializer_range": 1e-6}))
+
+
+def test_invalid_weights_beyond_any_grid() -> None:
+    """At `trainer recipe`, and in a table that somebody changed by hand; the largest that is taken has a grid."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import create_causal_lm, describe_causal_lm
+
+    drawn = describe_causal_lm(json.dumps(LLAMA), 16)
+    given = {name: torch.ones_like(weight) for name, weight in create_causal_lm(drawn).named_parameters()}
+    norm = "model.norm.weight"
+    for largest in (1e9, 1e38):
+        with pytest.raises(WeightsError, match=r"model\.norm\.weight: weights up to 1e\+.*, expected at most 16777216"):
+            describe_causal_lm(json.dumps(LLAMA), 16, given | {norm: torch.full((16,), largest)})
+    most = describe_causal_lm(json.dumps(LLAMA), 16, given | {norm: torch.full((16,), float(1 << 24))})
+    recipe = create_recipe_for(most, "given")
+    assert all(tensor.fraction_bits >= 0 for tensor in build_layout(recipe).tensors)
+    assert create_causal_lm(most)
+    rest = "\n".join(line for line in most.tensors.split("\n") if not line.startswith(norm))
+    for start, expected in ((f" given:{10**18}/1", "at most 16777216"), ("", "NAME SHAPE"), (" given:x", "NAME SHAPE")):
+        with pytest.raises(RecipeValueError, match=rf"model\.tensors.*{expected}"):
+            create_causal_lm(replace(most, tensors=f"{rest}\n{norm} 16{start}"))
+
+
 def test_invalid_weights_of_another_model() -> None:
     pytest.importorskip("transformers", reason="extra hf: transformers")
     from training.models.hugging_face import describe_causal_lm

@@ -8,13 +8,14 @@ model repository runs, no pickle is read; weights come from our own draw or from
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import nn
 
-from training.core.errors import MissingExtraError, ModelMismatchError, RecipeValueError
+from training.core.errors import MissingExtraError, ModelMismatchError, RecipeValueError, WeightsError
 from training.core.recipe import ModelKind, ModelRecipe
 from training.models.start import pick_weight
 
@@ -26,6 +27,24 @@ START_BITS = 20
 
 TWO_SIDED = ("xlnet",)
 """Causal only with a permutation that nobody passes, and no filler of masks to the library."""
+
+LAYER_NAMES = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
+"""What families call the number of their layers; some configs make a list of that length, before any model."""
+
+MAX_LAYERS = 512
+"""As of `ModelRecipe`: more would take minutes to build, only to be refused."""
+
+SIZES = {"num_attention_heads": 1 << 16, "hidden_size": 1 << 16, "max_position_embeddings": 1 << 30}
+"""From 1 up to what, by the names that the library translates a family's into."""
+
+ROTARY_NAMES = ("rope_theta", "rotary_emb_base")
+"""What families call the base of rotary positions."""
+
+MAX_INITIALIZER_RANGE = 100
+"""Far more than any model trains with."""
+
+MAX_WEIGHT = 1 << 24
+"""Of a given or drawn weight: 64 times as much still has a grid in 32 bits."""
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 """Modules that leave something out by chance."""
@@ -55,7 +74,7 @@ def create_causal_lm(model: ModelRecipe) -> CausalLm:
     """
     module = CausalLm(_build(model.config, model.context))
     built = {name: "x".join(str(size) for size in weight.shape) for name, weight in module.named_parameters()}
-    told = {line.split()[0]: line.split()[1] for line in model.tensors.split("\n") if line.strip()}
+    told = dict(_read_table(model.tensors))
     for name in sorted(built.keys() | told.keys()):
         if built.get(name) != told.get(name):
             raise ModelMismatchError(name, told.get(name), built.get(name))
@@ -76,13 +95,19 @@ def describe_causal_lm(
     if context is None:
         context = min(DEFAULT_CONTEXT, _count_positions(module.config) or DEFAULT_CONTEXT)
     deviation = Fraction(config.get("initializer_range", 0.02)).limit_denominator(10_000)
+    if given is None and deviation == 0:
+        expected = f"0.0001..{MAX_INITIALIZER_RANGE}, what weights are drawn with"
+        raise RecipeValueError("model.config.initializer_range", config["initializer_range"], expected)
     squared = 3 * deviation * deviation
     lines = []
     for name, weight in sorted(module.named_parameters()):
         shape = "x".join(str(size) for size in weight.shape)
         if given is not None:
             value = pick_weight(given, name, tuple(weight.shape))
-            peak = int(value.abs().max().double() * (1 << START_BITS)) + 1
+            largest = float(value.abs().max())
+            if largest > MAX_WEIGHT:
+                raise WeightsError(f"tensor {name}", f"weights up to {largest:g}", f"at most {MAX_WEIGHT}")
+            peak = int(largest * (1 << START_BITS)) + 1
             start = f"given:{peak * peak}/{1 << 2 * START_BITS}"
         elif name.endswith("bias"):
             start = "zeros"
@@ -107,6 +132,22 @@ def describe_causal_lm(
         config=json.dumps(config, sort_keys=True),
         tensors="\n".join(lines),
     )
+
+
+def _read_table(tensors: str) -> Iterator[tuple[str, str]]:
+    """Yield name and shape of each line. Raises `RecipeValueError` for one whose weights no grid holds."""
+    for line in tensors.split("\n"):
+        if not line.strip():
+            continue
+        try:
+            name, shape, start = line.split()
+            ratio = start.partition(":")[2] or "0/1"
+            num, den = (int(part) for part in ratio.split("/"))
+        except ValueError as error:
+            raise RecipeValueError("model.tensors", line, "NAME SHAPE START, as `trainer recipe` writes it") from error
+        if num > MAX_WEIGHT**2 * den * 2:  # a given maximum is rounded up
+            raise RecipeValueError("model.tensors", line, f"weights of at most {MAX_WEIGHT}, squared")
+        yield name, shape
 
 
 def _read_config(config_text: str) -> dict[str, Any]:
@@ -137,20 +178,22 @@ def _build(config_text: str, context: int | None) -> Any:
     if fields.get("quantization_config") is not None:
         expected = "a config without quantization_config: weights of F32, F16, BF16 or F64"
         raise RecipeValueError("model.config", kind, expected)
+    _check_fields(fields)
     # What versions of the library before its strict configs don't have never comes.
     refused: Any = getattr(hub_errors, "StrictDataclassError", ValueError)
     try:
         config = library.AutoConfig.for_model(kind, **fields)
-    except (ValueError, TypeError, AttributeError, KeyError, refused) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, refused) as error:
         raise _create_refusal(kind, error, "a model_type that transformers knows, with its fields") from error
     _clear_dropout(config)
+    _check_is_causal(kind, config, library)
+    _check_sizes(config)
     positions = _count_positions(config)
     if context is not None and positions is not None and context > positions:
         raise RecipeValueError("model.context", context, f"at most {positions}, the positions that the model has")
-    _check_is_causal(kind, config, library)
     try:
         built = library.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
-    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError, refused) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, refused) as error:
         raise _create_refusal(kind, error, "a causal language model that can be built with sdpa attention") from error
     for module in built.modules():  # some models have a chance of their own, which no config names
         if isinstance(module, DROPOUTS):
@@ -168,6 +211,29 @@ def _clear_dropout(config: Any) -> None:
             _clear_dropout(value)
         elif ("dropout" in name or name.endswith(("pdrop", "layerdrop"))) and type(value) in (int, float):
             setattr(config, name, type(value)(0))
+
+
+def _check_fields(fields: dict[str, Any]) -> None:
+    """Refuse numbers that the library would build minutes on, or a model of NaN. Raises `RecipeValueError`."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            _check_fields(value)
+        elif type(value) in (int, float):
+            if name in LAYER_NAMES and not 1 <= value <= MAX_LAYERS:
+                raise RecipeValueError(f"model.config.{name}", value, f"1..{MAX_LAYERS}")
+            if name in ROTARY_NAMES and not 0 < value < float("inf"):
+                raise RecipeValueError(f"model.config.{name}", value, "a finite number above 0")
+            if name == "initializer_range" and not 0 <= value <= MAX_INITIALIZER_RANGE:
+                raise RecipeValueError(f"model.config.{name}", value, f"0..{MAX_INITIALIZER_RANGE}")
+
+
+def _check_sizes(config: Any) -> None:
+    """Refuse a size that no model has. Raises `RecipeValueError`, with the config's own name of it."""
+    for name, largest in SIZES.items():
+        value = getattr(config, name, None)
+        if type(value) is int and not 1 <= value <= largest:
+            own = getattr(config, "attribute_map", {}).get(name, name)
+            raise RecipeValueError(f"model.config.{own}", value, f"1..{largest}")
 
 
 def _check_is_causal(kind: str, config: Any, library: Any) -> None:
