@@ -20,7 +20,7 @@ from training.core.sizing import count_parameters
 from training.data.corpus import Corpus
 from training.group.shape import GroupConfig, check_shape
 from training.memory import check_devices, describe_needs, plan_needs
-from training.models.start import create_first_state, read_weights
+from training.models.start import create_first_state, pick_weight, read_weights
 from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
 from training.recipes.writing import write_recipe
 from training.simulate import simulate
@@ -160,11 +160,13 @@ def _save_folder(folder: Path, files: dict[str, dict[str, torch.Tensor]], index:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int32, torch.bool, torch.complex64], ids=str)
 def test_invalid_dtype_of_given_weights(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Numbers without their scale, or half of them, are not the weights that the file stands for."""
+    """Numbers without their scale, or half of them, are no weights; a mask beside the parameters is in nobody's way."""
     path = tmp_path / "a.safetensors"
-    save_file({"a.bias": torch.ones(3), "b.weight": torch.ones(2, 2).to(dtype)}, path)
-    with pytest.raises(WeightsError, match=r"tensor b\.weight of .*a\.safetensors: dtype \w+, expected F32,.*; next: "):
-        read_weights(path)
+    save_file({"a.weight": torch.ones(3), "a.mask": torch.ones(2, 2).to(dtype)}, path)
+    values = read_weights(path)
+    assert pick_weight(values, "a.weight", (3,)).tolist() == [1.0] * 3
+    with pytest.raises(WeightsError, match=rf"tensor a\.mask: dtype {dtype}, expected float32, .*; next: name safeten"):
+        pick_weight(values, "a.mask", (2, 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)

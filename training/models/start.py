@@ -29,8 +29,8 @@ TIED_STEP = (
     "or name other safetensors with --weights"
 )
 
-DTYPES = ("F32", "F16", "BF16", "F64")
-"""Those that are the weights themselves, as safetensors names them; others need a scale or lose a part."""
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Those that are the weights themselves; others need a scale or lose a part."""
 
 DTYPE_STEP = "name safetensors that are not quantised, such as the ones that these were made from"
 """Where a tensor has another dtype."""
@@ -45,7 +45,8 @@ MAX_INDEX_BYTES = 1 << 27
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a safetensors file, or of a folder's, as float32. Never reads pickle.
 
-    Of a folder those that its index names, all where it has none.  Raises `WeightsError`.
+    Of a folder those that its index names, all where it has none.  Those of other dtypes than `DTYPES` stay as they
+    are: files hold masks too, which no parameter is read from.  Raises `WeightsError`.
     """
     if not path.exists():
         raise WeightsError(
@@ -90,11 +91,8 @@ def _read_file(path: Path) -> dict[str, torch.Tensor]:
         os.close(open_input(path))
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - the file is no mapping
-                dtype = file.get_slice(name).get_dtype()
-                if dtype not in DTYPES:
-                    where = f"tensor {name} of {path}"
-                    raise WeightsError(where, f"dtype {dtype}", ", ".join(DTYPES), next_step=DTYPE_STEP)
-                tensors[name] = file.get_tensor(name).float()
+                tensor = file.get_tensor(name)
+                tensors[name] = tensor.float() if tensor.dtype in DTYPES else tensor
     except NotAFile as error:
         raise WeightsError(str(path), error.found, "a file of safetensors", next_step=PATH_STEP) from error
     except (OSError, SafetensorError) as error:
@@ -137,13 +135,16 @@ def create_first_state(recipe: Recipe, weights: Path | None) -> CanonicalState:
 def pick_weight(values: Mapping[str, torch.Tensor], name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Return one parameter's tensor; files of a bare model leave the first part of the names out.
 
-    Raises `WeightsError` where it is absent, of another shape, or not finite.
+    Raises `WeightsError` where it is absent, of another shape, quantised, or not finite.
     """
     value = values.get(name, values.get(name.partition(".")[2]))
     if value is None and name == OUTPUT_WEIGHT:
         raise WeightsError(f"tensor {name}", "absent", f"a shape of {shape}", next_step=TIED_STEP)
     if value is None:
         raise WeightsError(f"tensor {name}", "absent", f"a shape of {shape}")
+    if value.dtype not in DTYPES:
+        expected = "float32, float16, bfloat16 or float64"
+        raise WeightsError(f"tensor {name}", f"dtype {value.dtype}", expected, next_step=DTYPE_STEP)
     if tuple(value.shape) != shape:
         raise WeightsError(f"tensor {name}", f"a shape of {tuple(value.shape)}", f"{shape}")
     if not bool(torch.isfinite(value).all()):
