@@ -15,6 +15,7 @@ bytes counted are exact for payloads, and the store's redundancy is that of a co
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,18 @@ class SimulatedRound:
     """r of the round."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedStep:
+    """An inner step that was done."""
+
+    round_index: int
+    worker_index: int
+    step: int
+    """Of this worker in this round, from 1."""
+    num_steps: int
+    """It will have done in this round."""
+
+
 def load_recipe(name: str) -> Recipe:
     """Return a shipped recipe, or the one in a TOML file."""
     return parse_recipe(find_recipe_text(name))
@@ -112,6 +125,7 @@ def simulate(
     attack: AttackKind | None = None,
     num_attackers: int = 1,
     num_seats: int = DEFAULT_SEATS,
+    on_step: Callable[[SimulatedStep], None] | None = None,
 ) -> tuple[CanonicalState, list[LocalWorker]]:
     """Run all rounds with the recipe's overlap d: in round t the workers stand on the state of round t-1-d.
 
@@ -127,10 +141,11 @@ def simulate(
     total = compute_num_rounds_total(recipe.rounds) if num_rounds is None else num_rounds
     for round_index in range(total):
         payloads, losses = [], []
-        for worker in workers:
+        for index, worker in enumerate(workers):
             _catch_up(worker, settled, round_index - recipe.rounds.overlap)
             num_steps = plan_steps(recipe.rounds, round_index, recipe.rounds.local_steps)
-            losses.append(worker.train(round_index, num_steps, participants=members).loss_micro)
+            hear = None if on_step is None else _count_steps(on_step, round_index, index, num_steps)
+            losses.append(worker.train(round_index, num_steps, participants=members, on_step=hear).loss_micro)
             payloads.append(worker.send(round_index, rank=rank))
         if attack is not None:
             plan = plan_payload(recipe, workers[0].canonical, round_index, rank=rank)
@@ -155,6 +170,16 @@ def simulate(
     for worker in workers:
         _catch_up(worker, settled, total)
     return state, workers
+
+
+def _count_steps(
+    on_step: Callable[[SimulatedStep], None], round_index: int, worker_index: int, num_steps: int
+) -> Callable[[int, float], None]:
+    """Return what tells of a worker's steps in a round as they are done."""
+    counted = itertools.count(1)
+    return lambda _step, _rate: on_step(
+        SimulatedStep(round_index=round_index, worker_index=worker_index, step=next(counted), num_steps=num_steps)
+    )
 
 
 def _propose_ranks(workers: Sequence[LocalWorker], rank: int) -> list[int]:

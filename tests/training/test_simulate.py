@@ -13,10 +13,15 @@ from typer.testing import CliRunner
 
 from training.baselines import train_allreduce
 from training.cli import app
+from training.commands import simulation
+from training.commands.simulation import load_any_recipe
 from training.core.canonical import create_genesis
 from training.core.payload import plan_payload
 from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe
+from training.core.recipe_text import parse_recipe
 from training.data.corpus import Corpus
+from training.recipes.shapes import RECIPES
+from training.recipes.shipped import shipped_names
 from training.simulate import load_recipe, main, simulate
 from training.worker.errors import Fatal
 
@@ -40,7 +45,7 @@ def test_command_counts_bytes_exactly(corpus: Corpus, tmp_path: Path) -> None:
     arguments = ["simulate", "tiny", "--workers", "3", "--rounds", "4", "--data", str(text), "--seats", "6", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    document = json.loads(result.output)
+    document = json.loads(result.stdout)
     assert [line["round"] for line in document["rounds"]] == [0, 1, 2, 3]
     recipe = load_recipe("tiny")
     sizes = [plan_payload(recipe, create_genesis(recipe), t, rank=recipe.codec.rank).num_bytes for t in range(4)]
@@ -91,6 +96,31 @@ def test_invalid_recipe_is_named_with_what_there_is(name: str, said: str) -> Non
     with pytest.raises(Fatal, match=said) as caught:
         load_recipe(name)
     assert "TOML" in caught.value.next_step or "trainer recipe 10M" in caught.value.next_step
+
+
+def test_what_recipe_prints_can_be_simulated_by_its_name() -> None:
+    for name in [*RECIPES, *shipped_names()]:
+        printed = CliRunner().invoke(app, ["recipe", name])
+        assert load_any_recipe(name) == parse_recipe(printed.stdout), name
+    with pytest.raises(Fatal, match="no recipe '8B'"):
+        load_any_recipe("8B")
+
+
+def test_what_is_run_is_said_before_it_is_loaded_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, corpus: Corpus, tmp_path: Path
+) -> None:
+    """On stderr, with --json too: a Hugging Face model's first round was silent for minutes."""
+    text = tmp_path / "text.txt"
+    text.write_bytes(corpus.train.tobytes())
+    monkeypatch.setattr(simulation, "PROGRESS_SECONDS", 0.0)
+    ran = CliRunner().invoke(app, ["simulate", "tiny", "--rounds", "2", "--data", str(text), "--json"])
+    assert len(json.loads(ran.stdout)["rounds"]) == 2
+    said = ran.stderr.splitlines()
+    assert said[0].startswith("tiny: 2 workers, 2 of 16 rounds of up to 8 steps, text ")
+    assert said[1] == "round    0  worker 1 of 2  step 1 of 2"
+    last = re.fullmatch(r"round    1  worker 2 of 2  step (\d+) of (\d+)", said[-1])
+    assert last is not None
+    assert last[1] == last[2]
 
 
 def test_no_more_rounds_than_the_recipe_has() -> None:

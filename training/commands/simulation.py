@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from contracts.bindings.option_needs import check_needs
 from training.commands.options import DataOption, JsonOption, TokenizerOption
-from training.commands.output import STDOUT, format_bytes, format_loss, print_json, print_pairs
+from training.commands.output import STDERR, STDOUT, format_bytes, format_loss, print_json, print_pairs
+from training.core.recipe import Recipe
+from training.core.recipe_text import parse_recipe
+from training.core.schedule import compute_num_rounds_total
+from training.recipes.reading import find_recipe_text
+from training.recipes.shipped import shipped_names
 
 if TYPE_CHECKING:
-    from training.simulate import SimulatedRound
+    from training.simulate import SimulatedRound, SimulatedStep
+
+PROGRESS_SECONDS = 15.0
+"""Without a line of a round one says how far it is."""
 
 
 def simulate(
-    recipe: Annotated[str, typer.Argument(help="Name of a shipped recipe, or a TOML file.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A shipped recipe or size, as `trainer recipe` takes them, or a TOML file.")
+    ],
     workers: Annotated[int, typer.Option(min=1, max=255, help="D.")] = 2,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Rounds between two held-out losses.")] = 1,
@@ -31,15 +43,24 @@ def simulate(
 ) -> None:
     """Run a recipe with N workers here: losses, roots and exact bytes, a line a round."""
     check_needs("--attackers", attackers > 1, "--attack", attack)
+    parsed = load_any_recipe(recipe)
+    most = compute_num_rounds_total(parsed.rounds)
+    if rounds is not None and rounds > most:
+        raise typer.BadParameter(f"{rounds}, the recipe has {most} rounds", param_hint="--rounds")
+    text = data if data is not None else parsed.data.source.value
+    STDERR.print(
+        f"{parsed.name}: {workers} workers, {most if rounds is None else rounds} of {most} rounds of "
+        f"up to {parsed.rounds.local_steps} steps, text {text}; loading",
+        markup=False,
+    )
     # torch takes seconds to load: only here, so that the other commands answer at once.
     import torch
 
     from training.attacks import AttackKind
     from training.core.layout import build_layout
-    from training.core.schedule import compute_num_rounds_total
     from training.data.corpus import check_size, load_corpus
     from training.evaluation import evaluate_state
-    from training.simulate import DEFAULT_SEATS, NO_TRAFFIC, load_recipe
+    from training.simulate import DEFAULT_SEATS, NO_TRAFFIC
     from training.simulate import simulate as run_rounds
 
     kinds = [kind.value for kind in AttackKind]
@@ -50,17 +71,24 @@ def simulate(
             f"{attackers} of {workers} workers: at least one must be honest", param_hint="--attackers"
         )
     torch.set_num_threads(threads)
-    parsed = load_recipe(recipe)
-    most = compute_num_rounds_total(parsed.rounds)
-    if rounds is not None and rounds > most:
-        raise typer.BadParameter(f"{rounds}, the recipe has {most} rounds", param_hint="--rounds")
     corpus = load_corpus(parsed.data, data, tokenizer_file=tokenizer, vocabulary=parsed.model.vocabulary)
     check_size(corpus, parsed.model.context)
     lines: list[dict[str, Any]] = []
     total = NO_TRAFFIC
 
+    said_at = time.monotonic()
+
+    def note(done: SimulatedStep) -> None:
+        nonlocal said_at
+        if time.monotonic() >= said_at + PROGRESS_SECONDS:
+            said_at = time.monotonic()
+            STDERR.print(
+                f"round {done.round_index:4d}  worker {done.worker_index + 1} of {workers}  "
+                f"step {done.step} of {done.num_steps}"
+            )
+
     def show(done: SimulatedRound) -> None:
-        nonlocal total
+        nonlocal total, said_at
         total = total + done.traffic
         is_due = (done.round_index + 1) % evaluate_every == 0
         state = done.settlement.state
@@ -79,6 +107,7 @@ def simulate(
         }
         lines.append(line)
         if not as_json:
+            said_at = time.monotonic()
             STDOUT.print(
                 f"round {done.round_index:4d}  held-out {'-' if loss is None else format_loss(loss)}"
                 f"  train {format_loss(done.train_loss_micro)}  {format_bytes(done.payload_bytes)} a worker"
@@ -95,6 +124,7 @@ def simulate(
         attack=None if attack is None else AttackKind(attack),
         num_attackers=attackers,
         num_seats=DEFAULT_SEATS if seats is None else seats,
+        on_step=note,
     )
     loss = evaluate_state(parsed, state, corpus)
     parameters = build_layout(parsed).num_parameters
@@ -121,3 +151,14 @@ def simulate(
             ("root", f"0x{state.root().hex()}"),
         ],
     )
+
+
+def load_any_recipe(name: str) -> Recipe:
+    """Return what `trainer recipe` prints for a name, or the recipe in a TOML file."""
+    if name not in shipped_names() and not Path(name).exists() and not name.endswith(".toml"):
+        # It counts with the codecs, which load torch: only here, so that other recipes are named at once.
+        from training.recipes.shapes import RECIPES, create_recipe
+
+        if name in RECIPES:
+            return create_recipe(name)
+    return parse_recipe(find_recipe_text(name))
