@@ -421,7 +421,6 @@ SMALL = {
         GPT2 | {"resid_pdrop": 1, "embd_pdrop": 1},
         SMALL | {"model_type": "bert", "is_decoder": True},
         SMALL | {"model_type": "biogpt", "layerdrop": 0.5},
-        SMALL | {"model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 32, "layerdrop": 0.5},
     ],
     ids=lambda config: str(config["model_type"]),
 )
@@ -437,7 +436,7 @@ def test_a_model_in_training_leaves_nothing_to_chance(config: dict[str, object])
     with torch.no_grad():
         first = module(tokens)
         assert all(torch.equal(first, module(tokens)) for _ in range(4))
-    assert first.isfinite().all()
+        assert torch.equal(first, module.eval()(tokens)), "a chance of 1 leaves all out, the same each time"
 
 
 def test_invalid_context_is_refused_before_anything_is_bonded() -> None:
