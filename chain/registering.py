@@ -6,11 +6,16 @@ operator being told first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from chain.core.contracts.staking.validators import MAX_POWER, compute_consensus_address
+from chain.core.genesis import parse_genesis
+from chain.home import load_genesis
 from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import BindingError
 from contracts.bindings.standstill import is_enough
 from contracts.bindings.types import StakingParams, Validator
 
@@ -36,6 +41,31 @@ class Registration:
     def is_needed(self) -> bool:
         """Whether the others alone make no blocks: this validator down, the chain stands still."""
         return not is_enough(self.total_power - self.power, self.total_power)
+
+
+def check_chain(client: ChainClient, home: Path) -> None:
+    """Raise NotRegistered where the home's node is of another chain than the one that is asked.
+
+    The key's signature is over the genesis hash: the contract would call it a bad proof. Raises what ``client`` does.
+    """
+    genesis = load_genesis(home)
+    own = parse_genesis(genesis["chain_id"], json.dumps(genesis["app_state"]).encode()).parameters
+    found = client.genesis_hash()
+    if found == own.genesis_hash:
+        return
+    raise NotRegistered(
+        f"{home} is of chain {own.chain_id} (EVM chain id {own.evm_chain_id}, genesis 0x{own.genesis_hash.hex()[:16]}) "
+        f"and --chain is {_name_chain(client)}, genesis 0x{found.hex()[:16]}); next: give the URL of a node of "
+        f"{own.chain_id} with --chain, or the --home of a node of the other chain (`chain-node join`)"
+    )
+
+
+def _name_chain(client: ChainClient) -> str:
+    evm = f"(EVM chain id {client.chain_id()}"
+    try:
+        return f"chain {client.ask_consensus('status', {})['node_info']['network']} {evm}"
+    except (BindingError, KeyError, TypeError):
+        return f"another one {evm}"
 
 
 def plan_registration(client: ChainClient, operator: str, key: bytes, value: int | None) -> Registration:

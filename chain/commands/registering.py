@@ -11,7 +11,7 @@ import typer
 
 from chain.commands.options import DEFAULT_HOME, Home, Json
 from chain.home import load_listening, sign_registration
-from chain.registering import NotRegistered, Registration, plan_registration
+from chain.registering import NotRegistered, Registration, check_chain, plan_registration
 from chain.supervisor import fetch_status
 from contracts.bindings.amounts import format_tokens, parse_tokens
 from contracts.bindings.client import ChainClient
@@ -47,6 +47,7 @@ def register_validator(
     operator = address_of(private_key)
     key, proof = sign_registration(home, bytes.fromhex(operator[2:]))
     with ChainClient(chain) as client:
+        check_chain(client, home)
         plan = plan_registration(client, operator, key, value)
         print(describe(plan), file=sys.stderr)
         if plan.is_needed:

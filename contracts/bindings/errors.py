@@ -73,6 +73,7 @@ NEXT_STEPS: Mapping[str, str] = {
     "ReclaimTooEarly": "send it again from that block on, or wake the run with `trainer run fund` and `resume`",
     "WrongRoundState": "ask round() and act in the expected state",
     "RecipeMismatch": "fetch the recipe again with recipe(run)",
+    "BadKeyProof": "sign with that key, for this chain's genesis and this sender; a home must be of the same chain",
     "BondTooSmall": "send at least the expected bond",
     "BondLocked": "wait until the height is reached",
     "RejoinTooEarly": "wait until the height is reached",

@@ -199,3 +199,26 @@ def test_what_block_number_says_is_there_whole(devnet: Any, client: ChainClient,
         watcher.join(30)
     assert problems == []
     assert num_checked >= 20
+
+
+def test_a_home_of_another_chain_is_named_before_anything_is_signed(devnet: Any, tmp_path: Path) -> None:
+    """It ended in the contract's BadKeyProof with the key's bytes."""
+    home, key = tmp_path / "other", tmp_path / "operator.key"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+    assert run("training.cli", "keys", "new", str(key)).returncode == 0
+    assert run("chain.cli", "init", "--home", str(home), "--chain-id", "other-1").returncode == 0
+    done = run("chain.cli", "register-validator", "--home", str(home), "--key-file", str(key), "--chain", devnet.url)
+    assert done.returncode == 1
+    said = done.stderr
+    assert f"error: {home} is of chain other-1 (EVM chain id" in said
+    assert "and --chain is chain rpc-test-1 (EVM chain id" in said
+    assert "next:  give the URL of a node of other-1 with --chain" in said
+    assert "BadKeyProof" not in said
+    own = run(
+        "chain.cli", "register-validator", "--home", str(devnet.home), "--key-file", str(key), "--chain", devnet.url
+    )
+    assert "insufficient" in own.stderr, "its own home's proof is taken; only the money is missing"
