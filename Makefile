@@ -24,7 +24,7 @@ help:
 	@echo "make test        the gate: format, lint, types, layers, generated files, all tests"
 	@echo "make test-fast   only the tests that start no processes"
 	@echo "make test-gpu    the CPU's roots bit for bit on CUDA; skips, naming what is missing, where there is none"
-	@echo "make test-soak   minutes to half an hour: twenty kills, five hundred rounds, a chain that stands still; TESTS=path for one"
+	@echo "make test-soak   minutes to half an hour: twenty kills, five hundred rounds, a chain that stands still, README pasted; TESTS=path for one"
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
 	@echo "make bench-training  quality, bytes and speed of training schemes side by side, over shaped links, and"
 	@echo "                 beside torchft; FULL=1 for all of them"

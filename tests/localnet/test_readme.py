@@ -14,7 +14,7 @@ import pytest
 
 from chain.ports import find_free_ports
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240.0
