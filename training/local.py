@@ -204,7 +204,7 @@ class LocalWorker:
             chunks.append(compressed.body)
             sent[name] = compressed.units
             left = owed - compressed.units
-            self._residual[name] = left - self._choose_forgotten(left, round_index)
+            self._residual[name] = self._forget(left, round_index)
             if compressed.warm is not None:
                 warm[name] = compressed.warm
                 if self._recipe.codec.keep_energy_bps:
@@ -321,11 +321,12 @@ class LocalWorker:
         """Return the held-out loss of an agreed state, nats a byte."""
         return evaluate_state(self._recipe, state, self._corpus, self._inner.device)
 
-    def _choose_forgotten(self, left: torch.Tensor, round_index: int) -> torch.Tensor:
-        """Return what is dropped of what one exchange leaves, int64; a flush round, the last chance, drops nothing."""
-        if is_flush_round(self._recipe.rounds, round_index):
-            return torch.zeros_like(left)
-        return torch.div(left * self._recipe.codec.forget_bps, _FULL_BPS, rounding_mode="trunc")
+    def _forget(self, left: torch.Tensor, round_index: int) -> torch.Tensor:
+        """Return what is kept of what one exchange leaves, int64; all of it in a flush round, the last chance."""
+        forget_bps = self._recipe.codec.forget_bps
+        if not forget_bps or is_flush_round(self._recipe.rounds, round_index):
+            return left
+        return left - torch.div(left * forget_bps, _FULL_BPS, rounding_mode="trunc")
 
     def _plan(self, round_index: int, rank: int) -> PayloadPlan:
         """Return what this worker's payload of a round looks like."""
