@@ -19,6 +19,8 @@ BIN = Path(sys.executable).parent
 """Where the virtual environment keeps its commands."""
 SLOWEST_SHOWN = 15
 """How many of the slowest tests pytest lists."""
+NUM_PROCESSES = 2
+"""Processes that share the tests, however many cores there are: tests of whole networks run one at a time anyway."""
 STOP_SECONDS = 30.0
 """A stopped pytest gets this long to end the processes of its tests."""
 
@@ -52,7 +54,13 @@ def plan_checks(tests: list[str]) -> tuple[Check, ...]:
         ),
         Check(
             name="tests",
-            command=(str(BIN / "pytest"), f"--durations={SLOWEST_SHOWN}", *tests),
+            command=(
+                str(BIN / "pytest"),
+                f"--durations={SLOWEST_SHOWN}",
+                f"--numprocesses={NUM_PROCESSES}",
+                "--no-loadscope-reorder",
+                *tests,
+            ),
             mend="pytest PATH::NAME -x shows one failure alone",
         ),
     )

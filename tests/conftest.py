@@ -10,8 +10,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
 
 KEEPER = pytest.StashKey[int]()
 """Open as long as this process lives."""
@@ -26,6 +31,23 @@ PACKAGES = {
     "ethers": "ethers@6.15.0",
 }
 """Pinned: an oracle that changes by itself is none."""
+NETWORKS = frozenset(
+    f"tests/{name}.py"
+    for name in (
+        "chain/test_node",
+        "chain/test_validators",
+        "localnet/test_demo",
+        "localnet/test_devnet",
+        "localnet/test_strangers",
+        "rpc/test_devnet",
+        "storage/test_devnet",
+        "training_worker/test_devnet",
+        "training_worker/test_devnet_groups",
+        "training_worker/test_devnet_hugging_face",
+        "training_worker/test_devnet_liars",
+    )
+)
+"""Whole networks of processes, which keep two cores busy by themselves: one after another, whatever ``-n`` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +105,27 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.stash[KEEPER] = keeper.start_keeper()
 
 
+class OneNetworkAtATime(LoadFileScheduling):
+    """Files go to whichever process is free; those of NETWORKS all to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "networks" if file in NETWORKS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneNetworkAtATime:
+    """Choose how ``-n`` shares the tests among processes."""
+    return OneNetworkAtATime(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what runs for minutes, unless ``-m soak`` asks for it."""
+    """Put NETWORKS first where processes share the tests, the longest part of all.
+
+    Leave out what runs for minutes, unless ``-m soak`` asks for it.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.nodeid.partition("::")[0] not in NETWORKS)
     if "soak" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("soak") is not None]

@@ -30,6 +30,7 @@ from eth_account.signers.local import LocalAccount
 from chain.abci import abci_pb2 as pb
 from chain.abci.application import ChainApplication
 from chain.core.hashing import keccak256
+from chain.home import load_listening
 from chain.store import Store
 from chain.system import CONTRACTS, process_system_genesis
 from contracts.bindings.client import ChainClient
@@ -271,6 +272,13 @@ class Devnet:
     url: str
     home: Path
     process: subprocess.Popen[bytes]
+
+    @property
+    def core_url(self) -> str:
+        """Where CometBFT listens now, which is beside the configured port when another node has that."""
+        listening = load_listening(self.home)
+        assert listening is not None, self.home
+        return listening.cometbft_url
 
 
 @pytest.fixture(scope="session")

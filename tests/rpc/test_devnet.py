@@ -19,7 +19,6 @@ from web3 import Web3
 from web3.middleware import SignAndSendRawMiddlewareBuilder
 
 from chain.core.hashing import keccak256
-from chain.home import load_addresses
 from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Sender
 
@@ -144,14 +143,13 @@ def test_fifty_concurrent_transactions_and_a_second_process_on_one_key(
 
 def test_a_commit_that_was_given_up_waiting_for_lands_once(devnet: Any, client: ChainClient, faucet: Sender) -> None:
     """Case 40: broadcast_tx_commit times out, the transaction is in a block; who asks by hash never sends another."""
-    addresses, _ = load_addresses(devnet.home)
     before = client.nonce(faucet.address)
     bond = client.staking.bond_of(faucet.address)
     raw = faucet.sign("Staking", "bond", value=7)
     body = json.dumps(
         {"jsonrpc": "2.0", "id": 1, "method": "broadcast_tx_commit", "params": {"tx": base64.b64encode(raw).decode()}}
     ).encode()
-    host, port = addresses.rpc.split(":")
+    host, port = devnet.core_url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as impatient:
         impatient.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     outcome = faucet.wait(keccak256(raw), raw=raw, deadline_seconds=30)

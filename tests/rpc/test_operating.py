@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from chain import joining, light_client
 from chain.cli import app
-from chain.home import load_addresses
 from chain.joining import JoinFailed
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import NotJsonRpc
@@ -61,8 +60,7 @@ def test_bytes_that_drip_hold_no_command(
 
 
 def test_one_node_under_two_names_is_one_witness(devnet: Any, tmp_path: Path) -> None:
-    addresses, _ = load_addresses(devnet.home)
-    same = [f"http://{addresses.rpc}", f"http://{addresses.rpc.replace('127.0.0.1', 'localhost')}"]
+    same = [devnet.core_url, devnet.core_url.replace("127.0.0.1", "localhost")]
     for second in (same[0], same[1]):
         arguments = ["join", "--server", same[0], "--server", second, "--home", str(tmp_path / "h")]
         result = CliRunner().invoke(app, arguments)
@@ -86,10 +84,9 @@ def test_json_rpc_where_cometbft_is_meant(devnet: Any, tmp_path: Path) -> None:
 
 def test_cometbft_where_json_rpc_is_meant(devnet: Any) -> None:
     """CometBFT's RPC speaks JSON-RPC as well, and calls every method of ours unknown."""
-    core = f"http://{load_addresses(devnet.home)[0].rpc}"
-    result = CliRunner().invoke(app, ["verify", "--chain", core, "--run", "1"])
+    result = CliRunner().invoke(app, ["verify", "--chain", devnet.core_url, "--run", "1"])
     assert "has no archipelago_consensus; next: give the URL of a chain node's JSON-RPC (8545)" in str(result.exception)
-    with ChainClient([core]) as client, pytest.raises(NotJsonRpc, match="CometBFT's own RPC, perhaps"):
+    with ChainClient([devnet.core_url]) as client, pytest.raises(NotJsonRpc, match="CometBFT's own RPC, perhaps"):
         client.height()
 
 
