@@ -93,7 +93,7 @@ class ToyWorker:
         self.rules.pause.set()
         self.join()
 
-    def join(self, seconds: float = 15.0) -> None:
+    def join(self, seconds: float = 60.0) -> None:
         if self.thread is not None:
             self.thread.join(seconds)
             assert not self.thread.is_alive(), f"{self.name} did not end"

@@ -87,7 +87,7 @@ def test_a_worker_outlives_a_full_disk_and_sends_later_what_it_learned(
         assert named.exists()
         state["is_full"] = False
         for worker in (ann, bob):
-            worker.join(30)
+            worker.join()
             assert worker.error is None, worker.error
     assert ann.summary.end is LoopEnd.FINISHED
     assert ann.summary.root == bob.summary.root == net.info().head_root.hex()

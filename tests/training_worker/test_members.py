@@ -28,8 +28,8 @@ def test_a_worker_with_an_erased_disk_has_the_same_root_from_chain_and_stores_al
     assert ann.engine.version >= settled - 1, "the head, or the base of the round that is still open"
     bob.rules.pause.clear()
     bob.start()
-    ann.join(30)
-    bob.join(30)
+    ann.join()
+    bob.join()
     assert ann.error is None, ann.error
     assert bob.error is None, bob.error
     assert ann.summary.root == bob.summary.root == net.info().head_root.hex()
@@ -45,7 +45,7 @@ def test_everybody_has_gone_and_one_newcomer_takes_the_run_to_its_end(net: Any) 
     shutil.rmtree(ann.home)
     zoe = net.worker("zoe", gain=1000)
     zoe.start()
-    zoe.join(30)
+    zoe.join()
     assert zoe.error is None, zoe.error
     assert zoe.summary.end is LoopEnd.FINISHED
     assert zoe.summary.accepted > 0
@@ -61,7 +61,7 @@ def test_a_slow_worker_sends_what_it_has_and_stays_in(net: Any) -> None:
     net.wait_for(lambda: net.info().num_settled >= 6, seconds=40)
     slow.rules.pause.set()
     for worker in (*fast, slow):
-        worker.join(30)
+        worker.join()
         assert worker.error is None, worker.error
     member = net.chain.read("Training", "member", (net.run, slow.ports.address))
     assert member.drops == 0
@@ -83,8 +83,8 @@ def test_a_dropped_worker_joins_again_by_itself(net: Any) -> None:
     net.wait_for(lambda: state() is MemberState.DROPPED, seconds=20)
     bob.ports.is_cut = False
     net.wait_for(lambda: state() is MemberState.ACTIVE, seconds=20)
-    ann.join(40)
-    bob.join(40)
+    ann.join()
+    bob.join()
     assert bob.error is None, bob.error
     assert bob.summary.root == ann.summary.root
 
@@ -146,7 +146,7 @@ def test_two_processes_with_one_key_never_count_twice(net: Any) -> None:
     first.start()
     second.start()
     for worker in (first, second):
-        worker.join(30)
+        worker.join()
         assert worker.error is None, worker.error
     assert first.summary.root == second.summary.root == net.info().head_root.hex()
     total = net.info().num_rounds_total
@@ -170,7 +170,7 @@ def test_when_nobody_can_show_the_head_the_run_goes_back_in_the_open(net: Any) -
     assert lost, "a payload after the checkpoint is gone"
     zoe = net.worker("zoe", gain=1000)
     zoe.start()
-    zoe.join(40)
+    zoe.join()
     assert zoe.error is None, zoe.error
     assert zoe.summary.end is LoopEnd.FINISHED
     assert zoe.summary.root == net.info().head_root.hex()
@@ -187,7 +187,7 @@ def test_a_member_without_an_inner_step_sends_no_update_that_would_be_paid(net: 
     for worker in (*workers, late):
         worker.start()
     for worker in (*workers, late):
-        worker.join(30)
+        worker.join()
         assert worker.error is None, worker.error
     assert net.info().state is RunState.FINISHED
     assert late.summary.root == workers[0].summary.root

@@ -155,7 +155,7 @@ def test_a_payload_that_nobody_can_have_is_refused_and_the_run_goes_on(net: Any)
     for worker in (*others, bob):
         worker.start()
     for worker in (*others, bob):
-        worker.join(25)
+        worker.join()
         assert worker.error is None, worker.error
     assert {worker.summary.root for worker in (*others, bob)} == {net.info().head_root.hex()}
     update = net.chain.read("Training", "update", (net.run, 0, bob.ports.address))
@@ -171,8 +171,8 @@ def test_of_two_members_the_one_without_the_payload_restores_from_a_checkpoint(n
     _withhold_first(net, 1000)
     ann.start()
     bob.start()
-    ann.join(25)
-    bob.join(25)
+    ann.join()
+    bob.join()
     assert ann.error is None, ann.error
     assert bob.error is None, bob.error
     assert ann.summary.root == bob.summary.root == net.info().head_root.hex()

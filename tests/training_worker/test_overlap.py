@@ -31,7 +31,7 @@ def test_four_fifths_of_the_exchange_run_during_inner_steps_of_later_rounds(
         worker.ports.before_put = lambda: time.sleep(LINK_SECONDS)  # a thin link
         worker.start()
     for worker in workers:
-        worker.join(40)
+        worker.join()
         assert worker.error is None, worker.error
     for worker in workers:
         # The first round has nobody's exchange before it, the last that trains nothing to hide behind.

@@ -29,7 +29,7 @@ def test_a_worker_too_slow_for_a_round_comes_back_with_the_agreed_state(net: Any
     missed = missed_from + fates()[missed_from:].index(UpdateFate.NONE)
     net.wait_for(lambda: UpdateFate.ACCEPTED in fates()[missed:], seconds=60, what="a later round with it")
     for worker in (fast, slow):
-        worker.join(60)
+        worker.join()
         assert worker.error is None, worker.error
     assert slow.summary.root == fast.summary.root == net.info().head_root.hex()
     agreed = {t: theta for t, theta, _ in fast.engine.history}

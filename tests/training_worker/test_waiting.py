@@ -54,7 +54,7 @@ def test_stores_that_are_away_when_a_worker_starts_are_waited_for(
         zoe.start()
         left_run.wait_for(lambda: caplog.text.count("restoring from a checkpoint: ") > 8, what="it has tried again")
     left_run.chain.withheld = set()
-    zoe.join(30)
+    zoe.join()
     assert zoe.error is None, zoe.error
     assert zoe.summary.end is LoopEnd.FINISHED
     assert zoe.summary.root == left_run.info().head_root.hex()
@@ -115,7 +115,7 @@ def test_a_chain_that_goes_away_while_a_settlement_is_waited_for_is_given_up(
     monkeypatch.setattr(RoundLoop, "_wait_for_base", cutting)
     ann.start()
     bob.start()
-    ann.join(30)
+    ann.join()
     assert ann.ports.is_cut, "it has waited for a settlement"
     assert isinstance(ann.error, ChainSilent)
 
@@ -249,7 +249,7 @@ def test_votes_wait_for_no_evaluation(net: Any) -> None:
     finally:
         is_over.set()
     for worker in workers:
-        worker.join(30)
+        worker.join()
         assert worker.error is None, worker.error
     recorded = net.chain.read("Training", "evaluations", (net.run, 0, 256))
     assert {each.loss_micro for each in recorded} == {2_500_000}
@@ -269,7 +269,7 @@ def test_the_last_version_is_evaluated_though_the_one_before_took_long(net: Any)
         return float(len(seen))
 
     ann.rules.evaluate = evaluate
-    ann.start().join(40)
+    ann.start().join()
     assert ann.error is None, ann.error
     recorded = net.chain.read("Training", "evaluations", (net.run, 0, 256))
     assert [each.version for each in recorded][-1] == net.info().num_rounds_total
@@ -332,6 +332,6 @@ def test_a_first_look_that_takes_time_is_no_silent_chain(
     monkeypatch.setattr(Watcher, "_look", slow)
     caplog.clear()
     with caplog.at_level("INFO", logger="trainer"):
-        ann.start().join(30)
+        ann.start().join()
     assert "waiting: reading the run from the chain" in caplog.text
     assert "answered" not in caplog.text
