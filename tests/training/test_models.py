@@ -305,6 +305,11 @@ HUGE = 10**12
         (GPT2 | {"initializer_range": 1e30}, r"initializer_range' is 1e\+30, expected 0"),
         (LLAMA | {"rope_theta": 0}, r"rope_theta' is 0, expected a finite number above 0"),
         (LLAMA | {"rope_parameters": {"rope_theta": 0.0}}, r"rope_theta' is 0\.0, expected a finite number above 0"),
+        (LLAMA | {"rope_scaling": -1}, r"rope_scaling' is -1, expected an object or null"),
+        (
+            LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": -2.0}},
+            r"factor' is -2\.0, expected a finite number",
+        ),
     ],
 )
 def test_invalid_number_in_a_config(config: dict[str, object], reason: str) -> None:

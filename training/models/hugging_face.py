@@ -37,8 +37,11 @@ MAX_LAYERS = 512
 SIZES = {"num_attention_heads": 1 << 16, "hidden_size": 1 << 16, "max_position_embeddings": 1 << 30}
 """From 1 up to what, by the names that the library translates a family's into."""
 
-ROTARY_NAMES = ("rope_theta", "rotary_emb_base")
-"""What families call the base of rotary positions."""
+ROTARY_NAMES = ("rope_theta", "rotary_emb_base", "factor")
+"""What families call the base of rotary positions, and the factor by which ROTARY_OBJECTS stretch them."""
+
+ROTARY_OBJECTS = ("rope_scaling", "rope_parameters")
+"""How rotary positions go on behind the trained ones: an object, or null."""
 
 MAX_INITIALIZER_RANGE = 100
 """Far more than any model trains with."""
@@ -216,6 +219,8 @@ def _clear_dropout(config: Any) -> None:
 def _check_fields(fields: dict[str, Any]) -> None:
     """Refuse numbers that the library would build minutes on, or a model of NaN. Raises `RecipeValueError`."""
     for name, value in fields.items():
+        if name in ROTARY_OBJECTS and value is not None and not isinstance(value, dict):
+            raise RecipeValueError(f"model.config.{name}", value, "an object or null")
         if isinstance(value, dict):
             _check_fields(value)
         elif type(value) in (int, float):
