@@ -8,6 +8,7 @@ measured in the same invocation. A row with a goal also has ``"goal"`` (text) an
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
 """Where the JSON goes; not in git."""
+FILE_COLUMNS = 140
+"""Of a table that goes into a file or a pipe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ def write_report(name: str, rows: Sequence[Row]) -> Path:
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps([_as_dict(row) for row in rows], indent=2) + "\n")
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=FILE_COLUMNS)
     console.print(_make_table(name, rows))
     for row in rows:
         console.print(f"{row.name} / {row.peer}: {row.conditions}", highlight=False, markup=False, soft_wrap=True)
@@ -97,10 +100,10 @@ def _make_table(name: str, rows: Sequence[Row]) -> Table:
     table = Table(title=f"benchmark {name}")
     for heading in ("name", "value", "unit", "peer", "peer value", "ratio"):
         is_number = heading in {"value", "peer value", "ratio"}
-        table.add_column(heading, justify="right" if is_number else "left", no_wrap=heading == "name")
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     has_goals = any(row.goal is not None for row in rows)
     if has_goals:
-        table.add_column("goal")
+        table.add_column("goal", overflow="fold")
     for row in rows:
         figures = (f"{row.value:,.4g}", row.unit, row.peer, f"{row.peer_value:,.4g}", f"{row.ratio:,.3g}")
         table.add_row(row.name, *figures, *([_describe_goal(row)] if has_goals else []))
