@@ -16,8 +16,8 @@ from rich.console import Console
 from contracts.bindings.errors import ChainUnreachable
 from contracts.bindings.types import RoundState, RunState
 from training.cli import main
-from training.commands import checkpoint, membership, runs, status, watch
-from training.core.recipe import DataSource
+from training.commands import checkpoint, membership, output, runs, status, watch
+from training.core.recipe import ANY_TEXT, DataSource
 from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped
 
@@ -75,6 +75,8 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
         ((*create, "no-such-recipe"), "tiny"),
         ((*create, "0.4M"), "trainer recipe 0.4M > run.toml"),
         ((*create, named, "--data", small), "needs at least"),
+        ((*create, named, "--tokenizer", tmp_path / "none.json"), "no tokenizer at"),
+        ((*create, named, "--tokenizer", small), "leave --tokenizer out"),
         ((*create, "tiny", "--reward", "1"), "--allow"),
         ((*create, own), "trainer data digest --recipe"),
         ((*create, "tiny", "--escrow", "1,5"), "no amount"),
@@ -86,6 +88,12 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
         code, _, err = trainer(monkeypatch, capsys, *arguments)
         assert code == 2, (arguments, err)
         assert expected in err, (arguments, err)
+
+
+def test_a_bar_that_nobody_sees_leaves_no_empty_line(capsys: Any) -> None:
+    with output.create_progress() as progress:
+        progress.advance(progress.add_task("storing", total=1))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_sample_longer_than_a_model_s_positions_is_refused(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
@@ -203,8 +211,11 @@ def test_who_makes_a_run_of_a_file_is_told_how_much_of_it_is_read() -> None:
     file_run = replace(recipe, data=replace(recipe.data, source=DataSource.FILE))
     unseen = runs.describe_text(file_run, None, 2)
     assert unseen is not None
-    assert "--data wasn't given: 2 members read 1,536 bytes (24 steps of 2 samples of 16)" in unseen
-    assert "one without 18 bytes" in unseen
+    assert "its size was not checked: --data FILE" in unseen
+    assert "refuses one with fewer than 18 bytes" in unseen
+    assert "repeated: 2 members read 1,536 bytes (24 steps of 2 samples of 16)" in unseen
+    any_text = replace(file_run, data=replace(file_run.data, digest=ANY_TEXT))
+    assert "each member brings a text of its own" in str(runs.describe_text(any_text, None, 2))
     seen = runs.describe_text(file_run, 512, 2)
     assert seen is not None
     assert "512 bytes to train on" in seen

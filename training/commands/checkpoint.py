@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 
 from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.client import ChainClient
@@ -21,7 +20,7 @@ from training.commands.options import (
     RunOption,
     TokenizerOption,
 )
-from training.commands.output import STDERR, STDOUT, print_json, print_pairs
+from training.commands.output import STDERR, STDOUT, create_progress, print_json, print_pairs
 from training.core.errors import StatePartError
 from training.core.loss_unit import LossUnit
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
@@ -197,7 +196,7 @@ def fetch_checkpoint(
             next_step=f"trainer checkpoint list --run {run}, or leave --version out to take the newest",
         )
     parts = []
-    with Progress(console=STDERR, transient=True) as progress:
+    with create_progress() as progress:
         task = progress.add_task("fetching the checkpoint", total=len(checkpoint.blobs))
         for index, blob in enumerate(checkpoint.blobs):
             try:

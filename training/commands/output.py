@@ -10,6 +10,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from contracts.bindings.amounts import WEI_PER_TOKEN
@@ -78,6 +79,11 @@ def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table."""
     STDOUT.print(create_table(title, columns, rows))
+
+
+def create_progress() -> Progress:
+    """Return a bar for stderr, gone when it is done; nothing where no terminal shows it, not an empty line either."""
+    return Progress(console=STDERR, transient=True, disable=not STDERR.is_interactive)
 
 
 def create_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
@@ -29,6 +28,7 @@ from training.commands.options import (
 from training.commands.output import (
     STDERR,
     STDOUT,
+    create_progress,
     format_hash,
     format_name,
     parse_amount,
@@ -162,6 +162,7 @@ def create(
     recipe = parse_recipe(text)
     check_module(recipe.model)
     _check_text_is_named(recipe, recipe_file)
+    _check_tokenizer(recipe, tokenizer)
     num_train_tokens = None if data is None else _check_file(recipe, data, tokenizer)
     for address in allow or ():
         if re.fullmatch(r"(0x)?[0-9a-fA-F]{40}", address) is None:
@@ -214,7 +215,7 @@ def create(
     genesis = create_first_state(recipe, weights)
     blobs = BlobClient()
     try:
-        with Progress(console=STDERR, transient=True) as progress:
+        with create_progress() as progress:
             task = progress.add_task("creating the run", total=parts + 2)
             outcome = sender.send(
                 "Training", "createRun", params, text.encode(), genesis.root(), value=escrow_wei, deadline_seconds=60
@@ -294,11 +295,16 @@ def describe_text(recipe: Recipe, num_train_tokens: int | None, num_members: int
     unit = "bytes" if get_loss_unit(recipe) is LossUnit.BYTE else "tokens"
     read = f"{members} {num_read:,} {unit} ({num_steps:,} steps of {inner.batch_size} samples of {context})"
     if num_train_tokens is None:
+        whose = (
+            "each member brings a text of its own, whose size"
+            if recipe.data.digest == ANY_TEXT
+            else "the recipe's digest settles which text it is, but its size"
+        )
         return (
-            f"warning: nobody has looked at the text, since --data wasn't given: {read}; of a smaller one, parts "
-            f"again\n  one without {context + 2:,} {unit} to train on, and as many held out, each member's "
-            "`trainer join` refuses before it bonds anything\n"
-            "  see before: trainer data digest --recipe RECIPE --data FILE"
+            f"warning: {whose} was not checked: --data FILE does that, or "
+            "trainer data digest --recipe RECIPE --data FILE\n"
+            f"  `trainer join` refuses one with fewer than {context + 2:,} {unit} to train on or held out, and a small "
+            f"one is repeated: {read}"
         )
     times = num_read / num_train_tokens
     again = f"about {times:,.1f} times over" if times > 1 else f"{100 * times:.2g} % of it"
@@ -438,6 +444,14 @@ def _check_text_is_named(recipe: Recipe, recipe_file: str) -> None:
             next_step=f"put the line under [data] that this prints: trainer data digest --recipe {recipe_file} "
             f'--data FILE (or digest = "{ANY_TEXT}": each member its own text)',
         )
+
+
+def _check_tokenizer(recipe: Recipe, tokenizer: Path | None) -> None:
+    """Refuse a tokenizer that isn't there or isn't the recipe's; a recipe's own may stay with those who train."""
+    from training.data.tokenizer import load_tokenizer
+
+    if tokenizer is not None:
+        load_tokenizer(tokenizer, recipe.data.tokenizer_digest, recipe.model.vocabulary)
 
 
 def _check_file(recipe: Recipe, file: Path, tokenizer: Path | None) -> int:
