@@ -17,7 +17,14 @@ from training.core.errors import PlanError
 from training.core.layout import build_layout
 from training.core.recipe import CodecKind
 from training.core.recipe_text import parse_recipe
-from training.core.sizing import SHAPES, compute_memory, compute_payload_density, compute_scale, count_parameters
+from training.core.sizing import (
+    SHAPES,
+    compute_compression,
+    compute_memory,
+    compute_payload_density,
+    compute_scale,
+    count_parameters,
+)
 from training.core.throughput import Cluster, OuterLoop, compute_least_compression, compute_speeds
 from training.recipes.shipped import load_shipped
 
@@ -104,7 +111,7 @@ def test_bandwidth(text: str, bits: float) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"compression": nan}, {"compression": inf}, {"compression": 0.5}, {"local_steps": 0}),
+        *({"compression": nan}, {"compression": inf}, {"compression": 0.0}, {"local_steps": 0}),
         *({"local_steps": 10**38}, {"codec_seconds": nan}, {"codec_seconds": -5.0}, {"pause_seconds": inf}),
     ],
 )
@@ -186,7 +193,7 @@ def test_scale_follows_from_the_codec() -> None:
 
 
 def test_command_prints_the_tables() -> None:
-    result = CliRunner().invoke(app, ["plan"])
+    result = CliRunner().invoke(app, ["plan", "--compression", "4.4"])
     assert result.exit_code == 0, result.output
     for figure in ("357.0x", "3,713.0", "2,254.1", "1,303.8", "10.4", "R = 356"):
         assert figure in result.output
@@ -216,6 +223,43 @@ def test_speed_that_nobody_gave_is_scaled_and_said_to_be_assumed() -> None:
     figures, text = plan("--tokens-per-second", "1000")
     assert figures["step_seconds"] == pytest.approx(33_928 / 3713)
     assert "give --tokens-per-step" in text
-    figures, text = plan("--tokens-per-second", "1000", "--tokens-per-step", "500")
-    assert (figures["step_seconds"], figures["is_compute_assumed"]) == (0.5, False)
+    figures, text = plan("--tokens-per-second", "1000", "--tokens-per-step", "500", "--compression", "4.4")
+    assert (figures["step_seconds"], figures["is_compute_assumed"], figures["compression"]) == (0.5, False, 4.4)
     assert "ASSUMED" not in text
+
+
+@pytest.mark.parametrize(
+    ("workers", "bandwidth", "said"),
+    [
+        ("4", "100Mbps", "even a bf16 exchange is hidden"),
+        ("4", "5Mbps", "this one is hidden, a bf16 exchange is not"),
+        ("2", "100Mbps", "even a bf16 exchange is hidden"),
+        ("1000", "10Mbps", "this one is not hidden"),
+    ],
+)
+def test_speed_and_bytes_are_counted_with_one_codec(workers: str, bandwidth: str, said: str) -> None:
+    """By default the exchange whose speed is told is the one whose bytes are, and says what it assumes."""
+    command = ["plan", "--params", "1.3e9", "--workers", workers, "--bandwidth", bandwidth]
+    figures = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    takes = figures["scales"][-1]["link_seconds"]
+    assert figures["is_compression_assumed"]
+    assert figures["exchange_seconds"] / figures["compression"] == pytest.approx(takes)
+    rows = {each["scheme"]: each for each in figures["speeds"]}
+    waited = figures["tokens_per_step"] / rows["without overlap"]["tokens_per_second"] - figures["step_seconds"]
+    assert 125 * waited == pytest.approx(takes, rel=1e-6)
+    text = " ".join(CliRunner().invoke(app, command, terminal_width=400).output.split())
+    assert said in text
+    assert f"{figures['scales'][-1]['bytes_a_parameter']:.4f} bytes a parameter (low_rank_2bit" in text
+    given = CliRunner().invoke(app, [*command, "--compression", "4.4"]).output
+    assert "by --compression" in " ".join(given.split())
+
+
+def test_compression_counts_the_busier_way_of_a_link() -> None:
+    def rho(num_workers: int) -> float:
+        scale = compute_scale(1e9, num_workers, width=2048, num_seats=6, bandwidth_bits=1e9)
+        return compute_compression(scale, _cluster(num_parameters=1e9, num_workers=num_workers).exchange_bytes)
+
+    density = compute_payload_density(2048)
+    assert rho(2) == pytest.approx(2 / (1.5 * density)), "sending, with parity"
+    assert rho(4) == pytest.approx(3 / (3 * density)), "fetching"
+    assert rho(1000) < 1 < rho(100)

@@ -28,7 +28,8 @@ _SCALES = ((1e9, 2048, 64), (1e9, 2048, 1000), (100e9, 8192, 64), (100e9, 8192, 
 """(N, width, D) of the table about growth."""
 
 LEGEND = (
-    "R: inner steps that one whole exchange in bf16 takes.  rho: how many times fewer bytes than bf16 are sent.\n"
+    "R: inner steps that one whole exchange in bf16 takes.  rho: how many times fewer bytes than a ring of bf16 ours\n"
+    "moves over one worker's link, counted in its busier direction (fetching is that, from three workers on).\n"
     "H: inner steps between two exchanges.  N: parameters.  D: workers.  F: fragments, a round exchanges one.\n"
     "seats: storage nodes of a committee. dispersed: a worker's payload with parity; down: all others' payloads;\n"
     "store egress: what all stores send for one exchange."
@@ -41,7 +42,10 @@ def plan(
     bandwidth: Annotated[str, typer.Option(help="Of one worker's link, such as 1Gbps or 100Mbps.")] = "1Gbps",
     workers: Annotated[int, typer.Option(help="D: clusters that exchange.")] = 20,
     local_steps: Annotated[int, typer.Option(help="H: inner steps between two exchanges.")] = 125,
-    compression: Annotated[float, typer.Option(help="rho: bf16 bytes over ours.")] = 4.4,
+    compression: Annotated[
+        float | None,
+        typer.Option(help="rho: bf16 bytes over ours; default: our codec's, from the table of bytes. DiLoCoX's: 4.4."),
+    ] = None,
     tokens_per_second: Annotated[
         float | None,
         typer.Option(help="Of all workers, computing only; default: DiLoCoX's 8 GPUs a worker, scaled by parameters."),
@@ -57,10 +61,10 @@ def plan(
     seats: Annotated[int, typer.Option(min=1, max=64, help="Storage nodes of the committee.")] = 6,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the model of speed (without options DiLoCoX's 107B), memory a GPU, and bytes as a run grows."""
+    """Print the model of speed (without options 107B on DiLoCoX's cluster), memory a GPU, and bytes as a run grows."""
     # It counts with the codecs, which load torch: only here, so that the other commands answer at once.
 
-    from training.core.sizing import SHAPES, compute_memory, compute_scale, count_parameters
+    from training.core.sizing import SHAPES, compute_compression, compute_memory, compute_scale, count_parameters
 
     bandwidth_bits = parse_bandwidth(bandwidth)
     is_assumed = tokens_per_second is None or tokens_per_step is None
@@ -74,8 +78,6 @@ def plan(
         tokens_per_second=speed,
         tokens_per_step=batch,
     )
-    loop = OuterLoop(local_steps=local_steps, compression=compression, codec_seconds=codec_seconds)
-    speeds = compute_speeds(cluster, loop)
     sizes = {name: float(count_parameters(shape)) for name, shape in SHAPES.items()} | {"this": params}
     memory = {
         name: compute_memory(size, num_stages=stages, sharding=sharding, num_fragments=fragments)
@@ -85,6 +87,9 @@ def plan(
         compute_scale(size, each, width=width, num_seats=seats, bandwidth_bits=cluster.bandwidth_bits)
         for size, width, each in (*_SCALES, (params, _guess_width(params, sizes), workers))
     ]
+    rho = compute_compression(scales[-1], cluster.exchange_bytes) if compression is None else compression
+    loop = OuterLoop(local_steps=local_steps, compression=rho, codec_seconds=codec_seconds)
+    speeds = compute_speeds(cluster, loop)
     least = compute_least_compression(cluster, local_steps)
     if as_json:
         print_json(
@@ -95,6 +100,8 @@ def plan(
                 "step_seconds": cluster.step_seconds,
                 "exchange_seconds": cluster.exchange_seconds,
                 "ratio": cluster.ratio,
+                "compression": rho,
+                "is_compression_assumed": compression is None,
                 "least_compression": least,
                 "speeds": speeds,
                 "memory": memory,
@@ -109,7 +116,12 @@ def plan(
             *([("  ASSUMED", describe_assumption(tokens_per_second, tokens_per_step))] if is_assumed else []),
             ("one inner step", f"{cluster.step_seconds:,.2f} s"),
             ("one whole bf16 exchange", f"{cluster.exchange_seconds:,.1f} s, R = {cluster.ratio:,.0f} steps"),
-            ("hidden from", f"rho {least:.2f} on at H = {local_steps}"),
+            ("compression", f"rho {rho:,.1f}"),
+            (
+                "  ASSUMED" if compression is None else "  given",
+                describe_rho(scales[-1].bytes_a_parameter, compression),
+            ),
+            ("overlap hides it", describe_hiding(rho, cluster.ratio / local_steps, local_steps)),
         ],
     )
     print_table(
@@ -139,7 +151,7 @@ def plan(
                 format_bytes(each.payload_bytes),
                 format_bytes(each.dispersed_bytes),
                 format_bytes(each.down_bytes),
-                f"{each.down_seconds:,.0f} s",
+                f"{each.link_seconds:,.0f} s",
                 format_bytes(each.egress_bytes),
             )
             for each in scales
@@ -164,6 +176,26 @@ def describe_assumption(tokens_per_second: float | None, tokens_per_step: float 
     if tokens_per_step is None:
         parts.append(f"a step of its {PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND:.1f} s")
     return f"{', and '.join(parts)}; measure yours and give {' and '.join(missing)}"
+
+
+def describe_rho(bytes_a_parameter: float, given: float | None) -> str:
+    """Say where rho comes from."""
+    ours = (
+        f"{bytes_a_parameter:.4f} bytes a parameter (low_rank_2bit at rank 3 % of the width, as in recipe 125M and up)"
+    )
+    if given is None:
+        return f"our payloads of {ours}, and all of the others' fetched; --compression replaces it here, not below"
+    return f"by --compression; the table of bytes below still has our payloads of {ours}"
+
+
+def describe_hiding(rho: float, least: float, local_steps: int) -> str:
+    """Say whether the link keeps up while the inner steps run, and what compression has to do with it; least is R/H."""
+    text = f"from rho {least:.2f} on at H = {local_steps}: "
+    if rho < least:
+        return text + "this one is not hidden, the workers wait for the link"
+    if least <= 1:
+        return text + "even a bf16 exchange is hidden, so compression saves bytes here and, overlapped, no time"
+    return text + "this one is hidden, a bf16 exchange is not"
 
 
 def check_assumed(

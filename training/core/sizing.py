@@ -88,8 +88,8 @@ class Scale:
     """With n/k."""
     down_bytes: float
     """Others' payloads."""
-    down_seconds: float
-    """At the link's bandwidth."""
+    link_seconds: float
+    """Of the busier way of a worker's link, at its bandwidth."""
     egress_bytes: float
     """All that the stores send for it."""
 
@@ -109,13 +109,19 @@ def compute_scale(
     scheme = compute_scheme(num_seats)
     density = compute_payload_density(width)
     payload = density * num_parameters
+    dispersed, down = payload * scheme.num_shards / scheme.num_data, payload * (num_workers - 1)
     return Scale(
         num_parameters=num_parameters,
         num_workers=num_workers,
         bytes_a_parameter=density,
         payload_bytes=payload,
-        dispersed_bytes=payload * scheme.num_shards / scheme.num_data,
-        down_bytes=payload * (num_workers - 1),
-        down_seconds=8 * payload * (num_workers - 1) / bandwidth_bits,
+        dispersed_bytes=dispersed,
+        down_bytes=down,
+        link_seconds=8 * max(dispersed, down) / bandwidth_bits,
         egress_bytes=payload * (num_workers - 1) * num_workers,
     )
+
+
+def compute_compression(scale: Scale, bf16_bytes: float) -> float:
+    """Return rho of an exchange: a worker's bytes in a ring of bf16 over those of its link's busier way in ours."""
+    return bf16_bytes / max(scale.dispersed_bytes, scale.down_bytes)

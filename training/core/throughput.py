@@ -29,6 +29,9 @@ MIN_GOODPUT = 1e-6
 MAX_LOCAL_STEPS = 1 << 20
 """H, as in a recipe."""
 
+MIN_COMPRESSION = 1e-6
+"""Below 1 a worker moves more than a ring of bf16 would: so does fetching the payloads of a thousand others."""
+
 MAX_COMPRESSION = 1e6
 """rho: a bit for sixty thousand parameters."""
 
@@ -115,7 +118,7 @@ class OuterLoop:
     local_steps: int
     """H."""
     compression: float
-    """rho: bytes of a bf16 exchange over bytes of ours."""
+    """rho: bytes of a bf16 exchange over bytes of ours, on one worker's link."""
     codec_seconds: float = 0.0
     """Compress, sum and apply, each exchange, beside the inner steps where these are overlapped."""
     pause_seconds: float = 0.0
@@ -123,7 +126,7 @@ class OuterLoop:
 
     def __post_init__(self) -> None:
         _check("--local-steps", self.local_steps, 1, MAX_LOCAL_STEPS)
-        _check("--compression", self.compression, 1, MAX_COMPRESSION)
+        _check("--compression", self.compression, MIN_COMPRESSION, MAX_COMPRESSION)
         _check("--codec-seconds", self.codec_seconds, 0, MAX_SECONDS)
         _check("pause_seconds", self.pause_seconds, 0, MAX_SECONDS)
 
