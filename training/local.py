@@ -27,7 +27,7 @@ from training.core.canonical import CanonicalState, check_root
 from training.core.codecs.registry import codec_of
 from training.core.errors import NonFiniteUpdateError, UnknownUpdateError, VersionMismatchError, WorkerStateForeignError
 from training.core.fixed_point import from_units, to_units
-from training.core.payload import PayloadPlan, decode_payload, plan_payload
+from training.core.payload import PayloadPlan, plan_payload
 from training.core.proposal import Link, Proposal
 from training.core.randomness import derive_bytes
 from training.core.recipe import Recipe, StartKind
@@ -231,7 +231,7 @@ class LocalWorker:
 
         ``own_accepted``: counted, not counted, or None where this worker sent nothing.  Raises
         `VersionMismatchError`, and `UnknownUpdateError` where an own update was counted that is not in flight
-        here (see `adopt`).
+        here.
         """
         if round_index != self._version:
             raise VersionMismatchError(self._version, round_index)
@@ -259,23 +259,8 @@ class LocalWorker:
             self._residual[name] = self._residual[name] + units
         self._follow(places)
 
-    def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
-        """Hold ``payload``, found on the chain as this worker's, as what is in flight in that round.
-
-        For a worker whose saved state is older than its last commit: it trains the round again, sends, and
-        where the bytes differ takes those that the chain has.  Raises `PayloadRefusedError`.
-        """
-        plan = self._plan(round_index, rank)
-        units = {name: contribution.units for name, contribution in decode_payload(payload, plan).items()}
-        self.return_unaccepted(round_index)
-        places = self._places_if_start_moves(units)
-        for name, sent in units.items():
-            self._residual[name] = self._residual[name] - sent
-        self._in_flight[round_index] = InFlight(payload=payload, units=units, num_members=self._num_members)
-        self._follow(places)
-
     def save(self, path: Path) -> None:
-        """Make the whole worker state durable; the one before stays beside it as ``<name>.previous``."""
+        """Make the whole worker state durable; a file of that name stays beside it as ``<name>.previous``."""
         write_worker_file(path, self._to_tensors())
 
     @classmethod
@@ -420,6 +405,7 @@ class LocalWorker:
             "tensors": {name: [bits, canonical.exponents[name], canonical.ranks[name]] for name, bits in self._bits()},
             "in_flight": {str(index): self._in_flight[index].num_members for index in self.in_flight},
             "num_members": self._num_members,
+            "spectra": {name: [each.energies, each.total] for name, each in self._spectra.items()},
         }
         tensors = {"about": _bytes_tensor(json.dumps(about, sort_keys=True).encode())}
         for round_index, update in self._in_flight.items():
@@ -435,6 +421,7 @@ class LocalWorker:
         self._warm = _under("warm/", tensors)
         self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
         self._num_members = about["num_members"]  # type: ignore[assignment]
+        self._restore_spectra(about)
         expected: dict[str, int] = about["in_flight"]  # type: ignore[assignment]
         self._in_flight = {
             int(round_text): InFlight(
@@ -443,6 +430,15 @@ class LocalWorker:
                 num_members=expected[round_text],
             )
             for round_text, payload in _under("payload/", tensors).items()
+        }
+
+    def _restore_spectra(self, about: Mapping[str, object]) -> None:
+        """Take over what the last votes on rank rested on, of the tensors that are here."""
+        saved: Mapping[str, tuple[list[float], float]] = about.get("spectra", {})  # type: ignore[assignment]
+        self._spectra = {
+            name: Spectrum(energies=tuple(energies), total=total)
+            for name, (energies, total) in saved.items()
+            if name in self._canonical.fraction_bits
         }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,9 +76,9 @@ def test_fixed_recipes_propose_nothing(make_recipe: RecipeMaker) -> None:
 
 @pytest.mark.parametrize(("keep_bps", "is_falling"), [(3_000, True), (9_900, False)])
 def test_rank_of_a_run_follows_its_spectrum(
-    make_recipe: RecipeMaker, corpus: Corpus, keep_bps: int, is_falling: bool
+    make_recipe: RecipeMaker, corpus: Corpus, tmp_path: Path, keep_bps: int, is_falling: bool
 ) -> None:
-    """Votes of a real worker, the chain's median: the rank moves, at most a tenth or one a round."""
+    """Votes of a real worker, the chain's median: the rank moves, at most a tenth or one a round, over restarts too."""
     recipe = make_recipe(CodecKind.LOW_RANK_2BIT, fragments=1, num_rounds=8)
     recipe = replace(recipe, codec=replace(recipe.codec, rank=8, keep_energy_bps=keep_bps))
     worker = LocalWorker(recipe, create_genesis(recipe), 0, b"\x01" * 20, corpus=corpus)
@@ -89,6 +90,10 @@ def test_rank_of_a_run_follows_its_spectrum(
         assert settlement.num_accepted == 1
         worker.apply(settlement, round_index, True)
         state = settlement.state
+        proposal = worker.propose(None, rank=rank)
+        worker.save(tmp_path / "state")
+        worker = LocalWorker.load(tmp_path / "state", recipe, b"\x01" * 20, corpus=corpus)
+        assert worker.propose(None, rank=rank) == proposal
         rank = compute_median_step(rank, [worker.propose(None, rank=rank).rank])
         ranks.append(rank)
     assert all(abs(after - before) <= 1 for before, after in itertools.pairwise(ranks))

@@ -113,9 +113,6 @@ class ToyEngine:
             if not own_accepted:
                 self.residual += units
 
-    def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
-        raise NotImplementedError
-
     def propose(self, link: Link | None, *, rank: int) -> Proposal:
         return Proposal(rank=self.wanted_rank, local_steps=0)
 

@@ -150,7 +150,7 @@ class UnknownUpdateError(StateError):
         self.in_flight = in_flight
         super().__init__(
             f"an own update of round {round_index} was counted, in flight are {list(in_flight)}; "
-            "next: train and send that round again and adopt the payload, or start fresh from the agreed state"
+            "next: start fresh from the agreed state"
         )
 
 

@@ -16,7 +16,7 @@ import torch
 
 from training.core.canonical import CanonicalState
 from training.core.errors import UnknownUpdateError, VersionMismatchError
-from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
+from training.core.payload import HEADER_BYTES, PayloadPlan, plan_payload
 from training.core.recipe import Recipe
 from training.core.settle import Settlement
 from training.data.corpus import Corpus
@@ -93,14 +93,6 @@ class PipelineWorker(GroupWorker):
         if self._in_flight.pop(round_index, None) is not None:
             self._ask("return_unaccepted", [(round_index,)] * len(self._stages))
 
-    def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
-        """Hold a payload found on the chain as in flight; see `LocalWorker.adopt`."""
-        plan = self._plan(round_index, rank)
-        decode_payload(payload, plan)
-        parts = _cut(payload, plan, self._stages)
-        self._ask("adopt_part", [(round_index, part, rank) for part in parts])
-        self._in_flight[round_index] = InFlight(payload=payload, units={}, num_members=self._num_members)
-
     def _ask(self, order: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         return self._processes.ask(order, arguments)
 
@@ -126,6 +118,7 @@ class PipelineWorker(GroupWorker):
     def _restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> None:
         self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
         self._num_members = about["num_members"]  # type: ignore[assignment]
+        self._restore_spectra(about)
         expected: dict[str, int] = about["in_flight"]  # type: ignore[assignment]
         parts: list[dict[str, torch.Tensor]] = [
             {name: value for name, value in tensors.items() if name.rpartition("/")[2] in names}

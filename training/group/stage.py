@@ -140,10 +140,6 @@ class StageWorker(LocalWorker):
         )
         self.apply(Settlement(state=state, refused=0, num_accepted=0), round_index, own_accepted)
 
-    def adopt_part(self, round_index: int, payload: bytes, rank: int) -> None:
-        """Hold this stage's part of a payload as in flight."""
-        self.adopt(round_index, payload, rank=rank)
-
     def read(self) -> dict[str, torch.Tensor]:
         """Return everything this stage keeps, as named tensors."""
         return {name: value for name, value in self._to_tensors().items() if name != "about"}

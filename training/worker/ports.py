@@ -156,9 +156,6 @@ class LocalEngine(Protocol):
     def apply(self, settlement: Any, round_index: int, own_accepted: bool | None) -> None:
         """Let a settled round enter the weights; None where nothing of ours was sent in it."""
 
-    def adopt(self, round_index: int, payload: bytes, *, rank: int) -> None:
-        """Mark an own payload that an older saved state does not know as in flight."""
-
     def propose(self, link: Link | None, *, rank: int) -> Proposal:
         """Return the rank and H this worker would have, from what it sent and measured; called from any thread."""
 
