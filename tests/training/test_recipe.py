@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from eth_hash.auto import keccak
 
 from contracts.bindings.failures import describe_failure
+from training.commands.asking import fetch_recipe_rank
+from training.commands.describing import describe_rank, describe_shape
 from training.core.errors import (
     MissingRecipeKeyError,
     RecipeError,
@@ -14,8 +21,11 @@ from training.core.errors import (
     UnknownRecipeKeyError,
 )
 from training.core.layout import build_layout
+from training.core.recipe import CodecKind
 from training.core.recipe_text import compute_fingerprint, compute_recipe_digest, parse_recipe
+from training.recipes.shapes import create_recipe
 from training.recipes.shipped import load_shipped, shipped_names
+from training.recipes.writing import write_recipe
 
 TINY = load_shipped("tiny")
 
@@ -79,6 +89,60 @@ def test_invalid_value_names_key_and_expectation(old: str, new: str, key: str) -
         parse_recipe(TINY.replace(old, new, 1))
     if isinstance(caught.value, RecipeValueError):
         assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("held_out_bps = 300", "held_out_bps = 0.03", "ten-thousandths, whole ones: 0.3 is 3000"),
+        ("held_out_bps = 300", "held_out_bps = 30000", r"1\.\.5000 \(ten-thousandths"),
+        ("momentum_end_q15 = 29491", "momentum_end_q15 = 0.9", "units of 2\\^-15, whole ones: 0.9 is 29491"),
+        ("rate_end_q15 = 22938", "rate_end_q15 = 99999", "2\\^-15"),
+        ("num_layers = 3", "num_layers = 3.5", "a value of type int"),
+    ],
+)
+def test_invalid_value_names_its_unit(old: str, new: str, said: str) -> None:
+    text = load_shipped("demo")
+    assert old in text
+    with pytest.raises(RecipeValueError, match=said):
+        parse_recipe(text.replace(old, new))
+
+
+def test_what_is_printed_names_the_choices_and_the_units() -> None:
+    said = {line.split(" = ")[0]: line.partition("#")[2] for line in write_recipe(create_recipe("10M")).splitlines()}
+    assert all(kind.value in said["kind"] for kind in CodecKind)
+    for name, comment in said.items():
+        if name.endswith("_bps"):
+            assert "ten-thousandths" in comment, name
+        if name.endswith("_start_q15"):
+            assert "2^-15" in comment, name
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (CodecKind.LOW_RANK_2BIT, "codec.rank 300 .* 10 of 13 are cut to 96, their shorter side; 3 of 13 go as int8"),
+        (CodecKind.VECTOR, "1 of 1 are cut to 96"),
+        (CodecKind.DENSE_INT4, None),
+    ],
+)
+def test_a_rank_that_no_matrix_has_is_said(kind: CodecKind, said: str | None) -> None:
+    recipe = create_recipe("0.4M")
+    assert describe_rank(replace(recipe, codec=replace(recipe.codec, kind=kind))) is None
+    text = describe_rank(replace(recipe, codec=replace(recipe.codec, kind=kind, rank=300)))
+    assert (text is None) if said is None else re.search(said, str(text))
+
+
+def test_a_codec_without_a_rank_has_none_in_a_run_s_shape() -> None:
+    params = SimpleNamespace(num_fragments=2, overlap=1)
+    info: Any = SimpleNamespace(params=params, local_steps=48, rank=0)
+    assert "rank" not in describe_shape(info, 0)
+    assert describe_shape(info, 32).endswith("rank as in the recipe (32)")
+    text = load_shipped("demo")
+    for kind, rank in (("dense_int4", 0), ("vector", 32)):
+        recipe = text.replace('"dense_int4"', f'"{kind}"').encode()
+        client: Any = SimpleNamespace(training=SimpleNamespace(recipe=lambda _, recipe=recipe: recipe))
+        assert fetch_recipe_rank(client, 1) == rank
 
 
 def test_invalid_toml() -> None:

@@ -22,9 +22,10 @@ def fetch_run(client: ChainClient, run: int) -> RunInfo:
 
 
 def fetch_recipe_rank(client: ChainClient, run: int) -> int | None:
-    """Return the rank that a run's recipe starts with; None where the recipe has none, or is of another version."""
+    """Return the rank that a run's recipe starts with, 0 where its codec has none; None of another version's recipe."""
     try:
-        return parse_recipe(client.training.recipe(run).decode("utf-8", errors="replace")).codec.rank or None
+        codec = parse_recipe(client.training.recipe(run).decode("utf-8", errors="replace")).codec
+        return codec.rank if codec.has_rank else 0
     except RecipeError:
         return None
 

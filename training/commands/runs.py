@@ -15,7 +15,7 @@ from contracts.bindings.sender import Outcome, Sender
 from contracts.bindings.types import RunParams, RunState
 from contracts.bindings.unlocking import unlock_key
 from training.commands.asking import fetch_recipe_rank, fetch_run
-from training.commands.describing import describe_escrow, describe_run
+from training.commands.describing import describe_escrow, describe_rank, describe_run
 from training.commands.options import (
     DEFAULT_CHAINS,
     ChainOption,
@@ -212,6 +212,8 @@ def create(
     about_text = describe_text(recipe, num_train_tokens, num_members)
     if num_train_tokens is None and about_text is not None:
         STDERR.print(about_text)
+    if about_rank := describe_rank(recipe):
+        STDERR.print(about_rank)
     genesis = create_first_state(recipe, weights)
     blobs = BlobClient()
     try:

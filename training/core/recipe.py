@@ -17,8 +17,21 @@ Q15_ONE = 1 << 15
 ANY_TEXT = "any"
 """``data.digest`` of a run whose members train on texts of their own, which nobody else can recompute."""
 
+MAX_NAME_CHARACTERS = 64
+"""Of what a recipe is called, and a column of its text; they stand in lines and tables."""
+
+MAX_PLACE_CHARACTERS = 1_024
+"""Of a data set's name or folder."""
+
+MAX_ROUNDS_TOTAL = (1 << 32) - 1
+"""Rounds and flush rounds: a payload's header has the round in four bytes (SPEC, *Payloads*)."""
+
 MAX_RANK = 4096
 """Keeps one payload's low-rank sum under 2^26 before its exponent (SPEC, *Bounds*)."""
+
+
+UNITS = {"_bps": "ten-thousandths, whole ones: 0.3 is 3000", "_q15": "units of 2^-15, whole ones: 0.9 is 29491"}
+"""What the integer of a key that ends so counts."""
 
 
 class CodecKind(StrEnum):
@@ -98,6 +111,9 @@ class ModelRecipe:
 
     def __post_init__(self) -> None:
         _check("model.vocabulary", self.vocabulary, 256, 1 << 24)
+        for key, text in (("model.config", self.config), ("model.tensors", self.tensors)):
+            if not text.translate(_LAYOUT).isprintable():
+                raise RecipeValueError(key, _find_unprintable(text), "text without control characters")
         if (self.kind is ModelKind.HUGGING_FACE) != bool(self.config and self.tensors):
             expected = "config and tensors where the kind is hugging_face, and neither where it is gpt"
             raise RecipeValueError("model.kind", self.kind.value, expected)
@@ -138,6 +154,9 @@ class DataRecipe:
     def __post_init__(self) -> None:
         if self.token_bits not in (16, 32):
             raise RecipeValueError("data.token_bits", self.token_bits, "16 or 32")
+        _check_line("data.column", self.column, MAX_NAME_CHARACTERS)
+        _check_line("data.dataset", self.dataset, MAX_PLACE_CHARACTERS)
+        _check_line("data.split", self.split, MAX_NAME_CHARACTERS)
         if (self.source is DataSource.DATASET) != bool(self.dataset):
             raise RecipeValueError("data.dataset", self.dataset, "a name where data.source is dataset, else nothing")
         if self.digest not in ("", ANY_TEXT) and re.fullmatch(r"[0-9a-f]{64}", self.digest) is None:
@@ -192,7 +211,7 @@ class CodecRecipe:
     kind: CodecKind = CodecKind.LOW_RANK_2BIT
     """Codec of the run; two bits at twice the rank did better than four at the same bytes (TRAINING)."""
     rank: int = 32
-    """r at the first round, 1..4096; the chain's rank decides later. Only low rank reads it."""
+    """r at the first round, 1..4096; the chain's rank decides later. See ``has_rank``."""
     keep_energy_bps: int = 0
     """Share of an update's energy that the rank is moved to keep, in hundredths of a percent; 0: the rank stays."""
     forget_bps: int = 0
@@ -203,6 +222,11 @@ class CodecRecipe:
         _check("codec.keep_energy_bps", self.keep_energy_bps, 0, 9_999)
         _check("codec.forget_bps", self.forget_bps, 0, 10_000)
         _check("codec.rank", self.rank, 1, MAX_RANK)
+
+    @property
+    def has_rank(self) -> bool:
+        """Say whether anything goes in low rank: under ``vector`` the table of tokens does."""
+        return self.kind in (CodecKind.LOW_RANK_2BIT, CodecKind.LOW_RANK_INT4, CodecKind.VECTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +240,7 @@ class RoundsRecipe:
     local_steps: int
     """H: inner steps between two exchanges of the same tensor, from F."""
     num_rounds: int
-    """Rounds before the F flush rounds, from 1."""
+    """Rounds before the F flush rounds, from 1; with them below 2^32."""
     start: StartKind = StartKind.CONTINUE
     """Whether weights keep what is under way (the default), go back to theta (DiLoCoX), or keep this worker's share."""
     max_local_steps: int = 0
@@ -233,7 +257,10 @@ class RoundsRecipe:
         _check("rounds.num_fragments", self.num_fragments, 1, 256)
         _check("rounds.overlap", self.overlap, 0, 1)
         _check("rounds.local_steps", self.local_steps, 1, 1 << 20)
-        _check("rounds.num_rounds", self.num_rounds, 1, 1 << 32)
+        most = MAX_ROUNDS_TOTAL - self.num_fragments
+        if not 1 <= self.num_rounds <= most:
+            counted = f"1..{most}: with {self.num_fragments} flush rounds at most {MAX_ROUNDS_TOTAL}"
+            raise RecipeValueError("rounds.num_rounds", self.num_rounds, counted)
         if self.local_steps < self.num_fragments:
             raise RecipeValueError(
                 "rounds.local_steps", self.local_steps, f"at least rounds.num_fragments = {self.num_fragments}"
@@ -267,7 +294,7 @@ class Recipe:
     """Everything that decides a run's numbers."""
 
     name: str
-    """For people, 1..64 characters."""
+    """For people, 1..64 printable characters."""
     seed: int
     """Root of all randomness of the run, 0..2^63-1."""
     model: ModelRecipe
@@ -286,17 +313,44 @@ class Recipe:
     """Least version of this software that members need, such as 0.2.0; empty: any."""
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.name) <= 64:
-            raise RecipeValueError("name", self.name, "1 to 64 characters")
+        if not self.name:
+            raise RecipeValueError("name", self.name, f"1 to {MAX_NAME_CHARACTERS} characters")
+        _check_line("name", self.name, MAX_NAME_CHARACTERS)
         _check("seed", self.seed, 0, (1 << 63) - 1)
         if self.software and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,3}", self.software) is None:
             raise RecipeValueError("software", self.software, "a version such as 0.2.0")
 
 
+def get_unit(key: str) -> str | None:
+    """Return what a key's integer counts, None where its name alone says it.
+
+    >>> get_unit("codec.forget_bps")
+    'ten-thousandths, whole ones: 0.3 is 3000'
+    """
+    return next((unit for ending, unit in UNITS.items() if key.endswith(ending)), None)
+
+
 def _check(key: str, value: int, minimum: int, maximum: int) -> None:
     """Raise unless an integer lies in its closed range."""
     if not minimum <= value <= maximum:
-        raise RecipeValueError(key, value, f"{minimum}..{maximum}")
+        unit = get_unit(key)
+        raise RecipeValueError(key, value, f"{minimum}..{maximum}" + (f" ({unit})" if unit else ""))
+
+
+_LAYOUT = str.maketrans("", "", "\n\r\t")
+"""What text of several lines may hold besides what is printed."""
+
+
+def _check_line(key: str, value: str, max_characters: int) -> None:
+    """Raise unless a text can stand in a line: everybody who joins a run prints what its owner wrote."""
+    if len(value) > max_characters or not value.isprintable():
+        raise RecipeValueError(key, value, f"at most {max_characters} characters, none of them unprintable")
+
+
+def _find_unprintable(text: str) -> str:
+    """Return the first character that doesn't print, and what stands around it."""
+    at = next(index for index, each in enumerate(text) if not (each.isprintable() or each in "\n\r\t"))
+    return text[max(0, at - 20) : at + 20]
 
 
 def _check_real(key: str, value: float, minimum: float, maximum: float, *, is_open: bool = False) -> None:

@@ -25,6 +25,7 @@ from training.core.recipe import (
     OuterRecipe,
     Recipe,
     RoundsRecipe,
+    get_unit,
 )
 
 _Section = TypeVar("_Section", ModelRecipe, DataRecipe, InnerRecipe, CodecRecipe, RoundsRecipe, OuterRecipe)
@@ -92,7 +93,7 @@ def _scalar(key: str, table: Mapping[str, Any], kind: type) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise RecipeValueError(key, value, f"a value of type {kind.__name__}")
+        raise RecipeValueError(key, value, get_unit(key) or f"a value of type {kind.__name__}")
     return value
 
 

@@ -7,16 +7,30 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
-from training.core.recipe import Recipe
+from training.core.recipe import AggregationKind, CodecKind, OptimizerKind, Recipe, StartKind
+
+
+def _name_all(kinds: type[StrEnum]) -> str:
+    return "one of " + ", ".join(kind.value for kind in kinds)
+
 
 COMMENTS = {
+    ("data", "held_out_bps"): "ten-thousandths of the text: 300 is 3 %",
+    ("inner", "optimizer"): _name_all(OptimizerKind),
+    ("codec", "kind"): _name_all(CodecKind),
+    ("codec", "keep_energy_bps"): "ten-thousandths of an update's energy that the rank moves to keep; 0: it stays",
+    ("codec", "forget_bps"): "ten-thousandths of the error feedback dropped after each exchange: 3000 is 0.3",
+    ("rounds", "start"): _name_all(StartKind),
+    ("outer", "momentum_start_q15"): "mu in units of 2^-15: 29491 is 0.9",
+    ("outer", "rate_start_q15"): "eta in units of 2^-15: 32768 is 1",
+    ("outer", "aggregation"): _name_all(AggregationKind),
     ("inner", "batch_size"): "samples a step of each member: fewer take less memory",
     ("inner", "warmup_steps"): "a tenth of all steps, num_rounds * local_steps / num_fragments",
     ("rounds", "num_fragments"): "F: a round exchanges one, after local_steps / F inner steps",
     ("rounds", "local_steps"): "H: steps between two exchanges of a fragment; for a trial 40",
     ("rounds", "num_rounds"): "for a trial 20, with warmup_steps 8",
 }
-"""What a person changes first, beside its value."""
+"""What a person changes first, the choices there are and the units, beside the value."""
 
 
 def write_recipe(recipe: Recipe) -> str:
