@@ -20,6 +20,7 @@ from contracts.bindings.amounts import parse_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError, ContractError, KeyFileError
 from contracts.bindings.failures import describe_failure
+from contracts.bindings.foreign_text import ForeignTextFormatter
 from contracts.bindings.keys import address_of, load_address
 from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
@@ -116,7 +117,9 @@ def start(
     """Run a storage node until SIGTERM or Ctrl-C."""
     check_needs("--ram-bytes", ram_bytes != DEFAULT_RAM_BYTES, "--ram", ram)
     check_needs("--cold-endpoint", cold_endpoint, "--cold-bucket", cold_bucket)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ForeignTextFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("aiohttp.server").addFilter(PeerNoise())
     try:
         host, port = _parse_listen(listen)
@@ -197,7 +200,7 @@ def retire(
             _say({"event": "bond taken back", "amount": format_wei(amount)}, as_json)
             return
         _retire(client, sender)
-        _say({"event": "retiring", **_get_outlook(client, sender.address)}, as_json)
+        _say_leaving({"event": "retiring", **_get_outlook(client, sender.address)}, as_json)
     except ContractError as error:
         _fail(_explain_lock(error, client, load_address(key_file, ask_password)), FAILED, as_json)
     except KeyFileError as error:
@@ -228,7 +231,7 @@ def drain(
                 problem = f"{url} gave no status: {error}; next: start the node again, a draining node must run"
                 _fail(StorageError(problem), NOT_REACHED, as_json)
             kept = {"shards": str(num_shards), "bytes": str(used_bytes)}
-            _say({"event": "draining", **kept, **_get_outlook(client, sender.address)}, as_json)
+            _say_leaving({"event": "draining", **kept, **_get_outlook(client, sender.address, num_shards)}, as_json)
             if not wait or num_shards == 0:
                 return
             time.sleep(DRAIN_SECONDS)
@@ -292,7 +295,7 @@ def _retire(client: ChainClient, sender: Sender) -> None:
         sender.send("Storage", "retireNode")
 
 
-def _get_outlook(client: ChainClient, operator: str) -> dict[str, str]:
+def _get_outlook(client: ChainClient, operator: str, num_shards: int | None = None) -> dict[str, str]:
     """Return bond, when it is free and what to do, for people."""
     account, height, epoch = client.storage.node_account(operator), client.height(), client.storage.epoch()
     found = explain_bond(
@@ -302,6 +305,7 @@ def _get_outlook(client: ChainClient, operator: str) -> dict[str, str]:
         last_epoch=account.last_epoch,
         epoch=epoch,
         height=height,
+        num_shards=num_shards,
     )
     return {"bond": format_wei(account.bond), "bond free": found.when, "next": found.next_step}
 
@@ -385,6 +389,17 @@ def _print_status(rows: list[tuple[str, str]]) -> None:
 
 def _say(value: dict[str, str], as_json: bool) -> None:
     print(json.dumps(value) if as_json else ", ".join(f"{name} {text}" for name, text in value.items()), flush=True)
+
+
+def _say_leaving(value: dict[str, str], as_json: bool) -> None:
+    """Say how a node that leaves stands: what it keeps, when its bond is free, what to do."""
+    if as_json:
+        return _say(value, as_json)
+    kept = f": {value['shards']} shards kept, {format_size(int(value['bytes']))}" if "shards" in value else ""
+    print(
+        f"{value['event']}{kept}\nbond: {value['bond']}; free: {value['bond free']}\nnext: {value['next']}", flush=True
+    )
+    return None
 
 
 def _fail(error: Exception, code: int, as_json: bool) -> NoReturn:

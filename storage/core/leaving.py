@@ -26,9 +26,19 @@ class BondOutlook:
 
 
 def explain_bond(
-    *, bond: int, free_height: int, num_challenges: int, last_epoch: int, epoch: int, height: int
+    *,
+    bond: int,
+    free_height: int,
+    num_challenges: int,
+    last_epoch: int,
+    epoch: int,
+    height: int,
+    num_shards: int | None = None,
 ) -> BondOutlook:
-    """Return when ``bond`` wei are free and what to do; heights and epochs as the chain says them, at ``height``."""
+    """Return when ``bond`` wei are free and what to do; heights and epochs as the chain says them, at ``height``.
+
+    ``num_shards`` is what the node keeps, where that is known: without a shard to show, nothing costs it its bond.
+    """
     if bond == 0:
         return BondOutlook(when="nothing is held", next_step="stop the node when it keeps no shard any more")
     if num_challenges:
@@ -37,8 +47,8 @@ def explain_bond(
         )
     if free_height == NEVER and epoch < last_epoch + 2:
         return BondOutlook(
-            when=f"known when storage epoch {last_epoch + 2} begins, it is {epoch}: two more changes of the committee",
-            next_step="keep the node running and look again in a minute",
+            when=f"the chain knows it once storage epoch {last_epoch + 2} begins, now is epoch {epoch}",
+            next_step=_explain_stay("and look again in a minute", num_shards),
         )
     if free_height == NEVER:
         return BondOutlook(when="not while the node is registered", next_step="storage-node retire")
@@ -46,9 +56,16 @@ def explain_bond(
         blocks = free_height - height
         return BondOutlook(
             when=f"height {free_height}, in {blocks} blocks, about {format_blocks(blocks)}",
-            next_step="keep the node running until then: it is slashed for a shard that it does not show",
+            next_step=_explain_stay("until then", num_shards),
         )
     return BondOutlook(when=f"now, since height {free_height}", next_step="storage-node retire --take-bond")
+
+
+def _explain_stay(how_long: str, num_shards: int | None) -> str:
+    """Say whether a node that has left must still run."""
+    if num_shards == 0:
+        return "it keeps no shard, so the node may stop; once the bond is free: storage-node retire --take-bond"
+    return f"keep the node running {how_long}: a shard that it is asked for and does not show costs a part of the bond"
 
 
 def format_height(height: int, *, now: int, block_milliseconds: int = BLOCK_MILLISECONDS) -> str:

@@ -69,11 +69,22 @@ def test_a_failure_is_two_lines() -> None:
     assert text.splitlines()[1] == "next:  check the id and the --chain URL"
 
 
+@pytest.mark.parametrize(("free_height", "epoch"), [(NEVER, 5), (12_100, 9)])
+def test_a_node_that_keeps_nothing_need_not_run_for_its_bond(free_height: int, epoch: int) -> None:
+    """Only a shard that it signed for and does not show costs it anything."""
+    terms = {"bond": 10, "free_height": free_height, "last_epoch": 4, "epoch": epoch, "height": 100}
+    empty = explain_bond(**terms, num_challenges=0, num_shards=0).next_step
+    assert "may stop" in empty
+    assert "--take-bond" in empty
+    assert "keep the node running" in explain_bond(**terms, num_challenges=0, num_shards=1).next_step
+    assert "keep the node running" in explain_bond(**terms, num_challenges=1, num_shards=0).next_step
+
+
 @pytest.mark.parametrize(
     ("facts", "when", "step"),
     [
         ((10, NEVER, 1, 4, 4, 100), "after 1 open challenges", "keep the node running"),
-        ((10, NEVER, 0, 4, 5, 100), "when storage epoch 6 begins, it is 5", "look again"),
+        ((10, NEVER, 0, 4, 5, 100), "once storage epoch 6 begins, now is epoch 5", "look again"),
         ((10, NEVER, 0, 4, 9, 100), "while the node is registered", "storage-node retire"),
         ((10, 12_100, 0, 4, 9, 100), "height 12100, in 12000 blocks, about 1.0 h", "keep the node running until then"),
         ((10, 90, 0, 4, 9, 100), "now, since height 90", "storage-node retire --take-bond"),

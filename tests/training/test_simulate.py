@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from math import log
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from training.attack_kind import AttackKind
 from training.baselines import train_allreduce
 from training.cli import app
 from training.commands import simulation
@@ -21,8 +23,8 @@ from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe
 from training.core.recipe_text import parse_recipe
 from training.data.corpus import Corpus
 from training.recipes.shapes import RECIPES
-from training.recipes.shipped import shipped_names
-from training.simulate import load_recipe, main, simulate
+from training.recipes.shipped import load_shipped, shipped_names
+from training.simulate import load_recipe, main, make_members, simulate
 from training.worker.errors import Fatal
 
 
@@ -37,6 +39,16 @@ def test_simulation_prints_a_line_a_round(
     assert [int(line.split()[1]) for line in lines] == list(range(16))
     losses = [float(re.search(r"held-out (\S+)", line)[1]) for line in lines]  # type: ignore[index]
     assert losses[-1] < losses[0] < 6
+
+
+def test_the_readme_s_lines_for_a_notebook_run_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    source = next(block for block in blocks if "training.simulate" in block)
+    exec(compile(source, "README.md", "exec"), {})
+    *rounds, loss = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[0]) for line in rounds] == list(range(16))
+    assert float(loss) < 4.5 < 8 * log(2), "below the even guess"
 
 
 def test_command_counts_bytes_exactly(corpus: Corpus, tmp_path: Path) -> None:
@@ -64,6 +76,39 @@ def test_command_shows_an_attack(corpus: Corpus, tmp_path: Path) -> None:
     assert "clipped 1000" in result.output
     refused = CliRunner().invoke(app, ["simulate", "tiny", *options, "--attack", "zero", "--attackers", "4"])
     assert refused.exit_code == 2
+    assert "loading" not in refused.output
+
+
+def test_an_attack_there_is_not_is_refused_before_anything_loads() -> None:
+    refused = CliRunner().invoke(app, ["simulate", "tiny", "--attack", "foo"])
+    assert refused.exit_code == 2
+    assert "loading" not in refused.output
+    listed = CliRunner().invoke(app, ["simulate", "--help"], env={"COLUMNS": "200"}).output
+    assert all(kind.value in refused.output and kind.value in listed for kind in AttackKind)
+
+
+@pytest.mark.parametrize(("codec", "is_larger"), [("vector", True), ("dense_int4", False)])
+def test_a_flush_round_has_no_train_loss(corpus: Corpus, tmp_path: Path, codec: str, is_larger: bool) -> None:
+    """It was shown as 0.0000, the best loss there is."""
+    text, recipe = tmp_path / "text.txt", tmp_path / "short.toml"
+    text.write_bytes(corpus.train.tobytes())
+    recipe.write_text(re.sub(r"num_rounds = \d+", "num_rounds = 2", set_codec(load_shipped("tiny"), codec)))
+    options = ["simulate", str(recipe), "--workers", "1", "--data", str(text)]
+    said = CliRunner().invoke(app, options).output
+    assert len(re.findall(r"train \d", said)) == 2
+    assert len(re.findall(r"held-out \S+  flush ", said)) == 4
+    assert "train 0.0000" not in said
+    assert "the last 4 rounds have no inner steps and send what is left over" in said
+    assert ("as dense_int8" in said) is is_larger
+    assert "1 worker, " in said
+    assert "1 workers" not in said
+    document = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
+    assert [line["train_micro"] is None for line in document["rounds"]] == [False] * 2 + [True] * 4
+    assert {line["rank"] is None for line in document["rounds"]} == {codec == "dense_int4"}
+
+
+def set_codec(recipe: str, kind: str) -> str:
+    return re.sub(r'kind = "[a-z0-9_]+"', f'kind = "{kind}"', recipe)
 
 
 def test_allreduce_is_the_gradient_of_all_samples(corpus: Corpus) -> None:
@@ -127,3 +172,16 @@ def test_no_more_rounds_than_the_recipe_has() -> None:
     refused = CliRunner().invoke(app, ["simulate", "tiny", "--rounds", "99999999999999999999"])
     assert refused.exit_code == 2
     assert "the recipe has 16" in refused.output
+
+
+def test_a_round_has_256_workers_at_most(corpus: Corpus) -> None:
+    members = make_members(256)
+    assert len(set(members)) == 256
+    assert {len(member) for member in members} == {20}
+    assert members[:255] == [bytes([number]) * 20 for number in range(1, 256)]
+    for wrong in (0, 257):
+        with pytest.raises(ValueError, match=rf"{wrong} workers, expected 1\.\.256; next: "):
+            simulate(load_recipe("tiny"), corpus, wrong)
+    refused = CliRunner().invoke(app, ["simulate", "tiny", "--workers", "257"])
+    assert refused.exit_code == 2
+    assert "256" in refused.output
