@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 
 import torch
 
+from training.attack_kind import AttackKind
 from training.core.codecs.integers import MAX_EXPONENT
 from training.core.codecs.registry import codec_of
 from training.core.payload import PayloadPlan, decode_payload
@@ -23,15 +23,6 @@ HIDDEN_DEVIATIONS = 1.5
 
 EXTRA_EXPONENT = 4
 """Ten times an update needs scales beyond 255: the attacker counts them in larger units, as validation allows."""
-
-
-class AttackKind(StrEnum):
-    """What an attacker sends."""
-
-    SIGN_FLIP = "sign_flip"
-    ALIE = "alie"
-    COPY = "copy"
-    ZERO = "zero"
 
 
 def craft_payload(kind: AttackKind, plan: PayloadPlan, honest: Sequence[bytes], own: bytes) -> bytes:

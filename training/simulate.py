@@ -5,7 +5,7 @@ From a notebook::
     from training.simulate import load_recipe, simulate
     from training.data.corpus import load_corpus
     recipe = load_recipe("demo")
-    state, workers = simulate(recipe, load_corpus(recipe.data), num_workers=4, on_round=print)
+    state, workers = simulate(recipe, load_corpus(recipe.data), 4, lambda done: print(done.round_index, done.traffic))
     print(workers[0].evaluate(state))
 
 The members take turns, so it also tells how much compute each needs.  The code of a round is the workers' own; the

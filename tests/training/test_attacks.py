@@ -9,7 +9,8 @@ from functools import cache
 import pytest
 import torch
 
-from training.attacks import AttackKind, craft_payload
+from training.attack_kind import AttackKind
+from training.attacks import craft_payload
 from training.core.aggregation import Contribution, aggregate, compute_square_sum
 from training.core.canonical import create_genesis
 from training.core.payload import decode_payload, plan_payload, validate

@@ -26,7 +26,8 @@ from contracts.bindings.keys import load_key
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import RefusalReason, RoundState, RunState, UpdateFate
 from da.blocking import BlobClient
-from training.attacks import AttackKind, craft_payload
+from training.attack_kind import AttackKind
+from training.attacks import craft_payload
 from training.core.canonical import CanonicalState, create_genesis
 from training.core.recipe import Q15_ONE, CodecKind
 from training.core.recipe_text import parse_recipe

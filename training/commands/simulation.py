@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from contracts.bindings.option_needs import check_needs
+from training.attack_kind import AttackKind
+from training.commands.describing import describe_rank
 from training.commands.options import DataOption, JsonOption, TokenizerOption
 from training.commands.output import STDERR, STDOUT, format_bytes, format_loss, print_json, print_pairs
 from training.core.recipe import Recipe
@@ -31,7 +33,7 @@ def simulate(
     workers: Annotated[int, typer.Option(min=1, max=255, help="D.")] = 2,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Rounds between two held-out losses.")] = 1,
-    attack: Annotated[str | None, typer.Option(help="What the last members send instead.")] = None,
+    attack: Annotated[AttackKind | None, typer.Option(help="What the last members send instead.")] = None,
     attackers: Annotated[int, typer.Option(min=1, help="With --attack: how many of them lie.")] = 1,
     seats: Annotated[
         int | None, typer.Option(min=1, max=64, help="Storage nodes, for the bytes dispersed; default 4.")
@@ -47,29 +49,28 @@ def simulate(
     most = compute_num_rounds_total(parsed.rounds)
     if rounds is not None and rounds > most:
         raise typer.BadParameter(f"{rounds}, the recipe has {most} rounds", param_hint="--rounds")
+    if attack is not None and attackers >= workers:
+        raise typer.BadParameter(
+            f"{attackers} of {workers} workers: at least one must be honest", param_hint="--attackers"
+        )
+    company = f"{workers} worker{'' if workers == 1 else 's'}"
     text = data if data is not None else parsed.data.source.value
     STDERR.print(
-        f"{parsed.name}: {workers} workers, {most if rounds is None else rounds} of {most} rounds of "
+        f"{parsed.name}: {company}, {most if rounds is None else rounds} of {most} rounds of "
         f"up to {parsed.rounds.local_steps} steps, text {text}; loading",
         markup=False,
     )
     # torch takes seconds to load: only here, so that the other commands answer at once.
     import torch
 
-    from training.attacks import AttackKind
     from training.core.layout import build_layout
     from training.data.corpus import check_size, load_corpus
     from training.evaluation import evaluate_state
     from training.simulate import DEFAULT_SEATS, NO_TRAFFIC
     from training.simulate import simulate as run_rounds
 
-    kinds = [kind.value for kind in AttackKind]
-    if attack is not None and attack not in kinds:
-        raise typer.BadParameter(f"{attack!r} is none of {', '.join(kinds)}", param_hint="--attack")
-    if attack is not None and attackers >= workers:
-        raise typer.BadParameter(
-            f"{attackers} of {workers} workers: at least one must be honest", param_hint="--attackers"
-        )
+    if about_rank := describe_rank(parsed):
+        STDERR.print(about_rank)
     torch.set_num_threads(threads)
     corpus = load_corpus(parsed.data, data, tokenizer_file=tokenizer, vocabulary=parsed.model.vocabulary)
     check_size(corpus, parsed.model.context)
@@ -97,7 +98,7 @@ def simulate(
             "round": done.round_index,
             "held_out_micro": loss,
             "train_micro": done.train_loss_micro,
-            "rank": done.rank,
+            "rank": done.rank if parsed.codec.has_rank else None,
             "accepted": done.settlement.num_accepted,
             "clipped": done.settlement.clipped,
             "payload_bytes": done.traffic.payload_bytes,
@@ -108,9 +109,10 @@ def simulate(
         lines.append(line)
         if not as_json:
             said_at = time.monotonic()
+            train = "flush" if done.train_loss_micro is None else f"train {format_loss(done.train_loss_micro)}"
             STDOUT.print(
                 f"round {done.round_index:4d}  held-out {'-' if loss is None else format_loss(loss)}"
-                f"  train {format_loss(done.train_loss_micro)}  {format_bytes(done.payload_bytes)} a worker"
+                f"  {train:12}  {format_bytes(done.payload_bytes)} a worker"
                 f"{f'  clipped {done.settlement.clipped:b}' if done.settlement.clipped else ''}"
                 f"  root 0x{state.root().hex()[:12]}"
             )
@@ -121,7 +123,7 @@ def simulate(
         workers,
         show,
         num_rounds=rounds,
-        attack=None if attack is None else AttackKind(attack),
+        attack=attack,
         num_attackers=attackers,
         num_seats=DEFAULT_SEATS if seats is None else seats,
         on_step=note,
@@ -142,15 +144,29 @@ def simulate(
         )
         return
     print_pairs(
-        f"{parsed.name}: {workers} workers, {parameters:,} parameters",
+        f"{parsed.name}: {company}, {parameters:,} parameters",
         [
             ("held-out loss", corpus.describe_loss(loss)),
+            *([("flush", describe_flush(parsed))] if lines[-1]["train_micro"] is None else []),
             ("payloads of a worker", format_bytes(total.payload_bytes)),
             ("up, with the store's redundancy", format_bytes(total.up_bytes)),
             ("down", format_bytes(total.down_bytes)),
             ("root", f"0x{state.root().hex()}"),
         ],
     )
+
+
+def describe_flush(recipe: Recipe) -> str:
+    """Say what the last F rounds are for, and why their payloads are larger, where they are."""
+    from training.core.payload import codec_of_round
+
+    count = recipe.rounds.num_fragments
+    kind = codec_of_round(recipe, recipe.rounds.num_rounds)
+    text = f"the last {count} rounds have no inner steps" if count > 1 else "the last round has no inner steps"
+    text += " and send what is left over"
+    if kind is recipe.codec.kind:
+        return text
+    return f"{text}: whole, as {kind.value}, since nothing follows that could carry the rest, so payloads are larger"
 
 
 def load_any_recipe(name: str) -> Recipe:
