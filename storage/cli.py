@@ -43,6 +43,7 @@ from storage.core.leaving import BLOCK_MILLISECONDS, format_blocks, format_heigh
 from storage.core.tiers import parse_tier
 from storage.keeping_commands import add_keeping_commands
 from storage.sizes import format_size, parse_size
+from storage.whole_file import FORCE_HELP, refuse_existing
 
 Blocks = Annotated[
     int | None,
@@ -114,6 +115,7 @@ def get(
     blob: Annotated[str, typer.Argument(help="The blob id, 64 hex digits.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it; - for the standard output.")],
     decrypt: Unseal = None,
+    force: Annotated[bool, typer.Option("--force", help=FORCE_HELP)] = False,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
     as_json: Json = False,
@@ -127,6 +129,7 @@ def get(
             if as_json:
                 raise ValueError("-o - and --json both want the standard output; next: leave one of them out")
             out = Path(scratch.enter_context(tempfile.TemporaryDirectory())) / blob_id.hex()
+        refuse_existing(out, is_forced=force)
         key = None if decrypt is None else load_secret(decrypt)
         path = out if key is None else out.with_name(f".{out.name[:40]}.{secrets.token_hex(4)}.sealed")
         with _progress(f"reading {out.name}", lambda: blobs.bytes_received, as_json):

@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,7 @@ from storage.mover import (
     make_retention_plan,
 )
 from storage.sizes import format_size
+from storage.whole_file import FORCE_HELP, refuse_existing
 
 DAY = 288_000
 """Blocks of 0.3 s."""
@@ -128,12 +130,15 @@ def archive(
 def restore(
     blob: Annotated[str, typer.Argument(help="The archive's blob id, 64 hex digits.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write it.")],
+    force: Annotated[bool, typer.Option("--force", help=FORCE_HELP)] = False,
     chain: Chain = DEFAULT_CHAIN,
     deadline: Deadline = 30.0,
     as_json: Json = False,
 ) -> None:
     """Get the contents of an archive, with all that it builds on."""
-    with report_errors(as_json), open_storage(chain, deadline) as (_, storage, blobs):
+    with report_errors(as_json), ExitStack() as session:
+        refuse_existing(out, is_forced=force)
+        _, storage, blobs = session.enter_context(open_storage(chain, deadline))
         with show_progress(f"restoring {out.name}", lambda: blobs.bytes_received, as_json):
             size_bytes = restore_file(storage, parse_blob_id(blob), out)
         result = {"file": str(out), "size_bytes": size_bytes, "bytes_received": blobs.bytes_received}

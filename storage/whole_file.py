@@ -12,6 +12,15 @@ from pathlib import Path
 
 from da.landing import open_part
 
+FORCE_HELP = "Replace a file that is there."
+"""Of the option that ``refuse_existing`` names."""
+
+
+def refuse_existing(path: Path, *, is_forced: bool) -> None:
+    """Raise ValueError where something has the name already and nobody said that it may go."""
+    if not is_forced and os.path.lexists(path):
+        raise ValueError(f"{path} exists already; next: name another file, or add --force to replace it")
+
 
 @contextmanager
 def create_whole(path: Path) -> Iterator[Callable[[bytes], None]]:

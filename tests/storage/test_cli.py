@@ -126,8 +126,25 @@ def test_get_writes_the_file_and_names_the_culprit(fake: FakeStorage, tmp_path: 
     assert out.read_bytes() == b"the bytes"
     assert "verified, from seats 0, 1" in result.output
     assert "seat 2 (http://x): bad-shard: root differs" in result.output
-    value = json.loads(run("get", BLOB, "-o", str(out), "--json").output)
+    value = json.loads(run("get", BLOB, "-o", str(out), "--force", "--json").output)
     assert (value["size_bytes"], value["seats"], len(value["faults"])) == (9, [0, 1], 1)
+
+
+@pytest.mark.parametrize("command", ["get", "restore"])
+def test_a_file_that_is_there_is_replaced_only_by_force(fake: FakeStorage, tmp_path: Path, command: str) -> None:
+    """As `trainer checkpoint pull` has it; a link that leads nowhere is there, too."""
+    out, link = tmp_path / "out.bin", tmp_path / "link"
+    out.write_bytes(b"mine")
+    link.symlink_to(tmp_path / "nowhere")
+    for path in (out, link):
+        result = run(command, BLOB, "-o", str(path))
+        assert result.exit_code == cli_session.BAD_INPUT
+        assert f"{path} exists already" in result.stderr
+        assert "--force" in result.stderr
+    assert (out.read_bytes(), link.is_symlink()) == (b"mine", True)
+    if command == "get":
+        assert run("get", BLOB, "-o", str(out), "--force").exit_code == 0
+        assert out.read_bytes() == b"the bytes"
 
 
 def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path) -> None:
@@ -142,7 +159,7 @@ def test_a_sealed_file_opens_with_its_key_only(fake: FakeStorage, tmp_path: Path
     result = run("get", BLOB, "-o", str(out), "--decrypt", str(key))
     assert result.exit_code == 0, result.output
     assert out.read_bytes() == b"secret bytes"
-    result = run("get", BLOB, "-o", str(out), "--decrypt", str(other))
+    result = run("get", BLOB, "-o", str(out), "--force", "--decrypt", str(other))
     assert result.exit_code == cli_session.NOT_READABLE
     assert "segment 0 does not open: another key" in result.output
     assert out.read_bytes() == b"secret bytes"
@@ -169,7 +186,7 @@ def test_a_failed_get_leaves_what_was_there(fake: FakeStorage, tmp_path: Path, e
     assert json.loads(result.output)["error"] == type(error).__name__
     assert list(tmp_path.iterdir()) == []
     out.write_bytes(b"old")
-    assert run("get", BLOB, "-o", str(out)).exit_code == code
+    assert run("get", BLOB, "-o", str(out), "--force").exit_code == code
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 

@@ -163,7 +163,7 @@ def test_checkpoints_go_cold_while_the_run_goes_on(url: str, tmp_path: Path) -> 
             assert states == {BlobState.RELEASED}, f"version {kept.version}"
         elif is_archive:
             for number, blob in enumerate(blobs):
-                call("restore", blob.hex(), "-o", tmp_path / "back", "--chain", url)
+                call("restore", blob.hex(), "-o", tmp_path / "back", "--force", "--chain", url)
                 assert (tmp_path / "back").read_bytes() == hot[kept.version][number]
         if kept.step is Step.COLD:
             assert {client.storage.blob(blob).state for blob in kept.hot} == {BlobState.RELEASED}
@@ -201,5 +201,5 @@ def test_logs_go_cold_after_a_while(url: str, tmp_path: Path) -> None:
     )
     archive = call(*find)["archive"]
     assert call("stat", archive, "--chain", url)["size_bytes"] < log.stat().st_size // 4
-    call("restore", archive, "-o", tmp_path / "back", "--chain", url)
+    call("restore", archive, "-o", tmp_path / "back", "--force", "--chain", url)
     assert (tmp_path / "back").read_bytes() == log.read_bytes()

@@ -163,7 +163,7 @@ def test_a_dead_node_is_slashed_and_its_shards_get_a_new_home(stores: Stores, tm
     wait_for(lambda: stores.get_status("f")["space"]["num_shards"] == 2, "the new node keeps its shards")
     stores.kill("b")
     for blob, source in zip(blobs, sources, strict=True):
-        call(cli.app, "get", blob, "-o", str(tmp_path / "back"), *chain)
+        call(cli.app, "get", blob, "-o", str(tmp_path / "back"), "--force", *chain)
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
 
     # who leaves is told when the bond comes back
