@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from training.cli import app
-from training.commands.plan import parse_bandwidth
+from training.commands.plan import parse_bandwidth, parse_params
 from training.core.codecs.registry import plan_slot
 from training.core.errors import PlanError
 from training.core.layout import build_layout
@@ -155,6 +155,20 @@ def test_command_refuses_absurd_figures(options: list[str]) -> None:
 )
 def test_a_figure_that_nobody_gave_is_led_back_to_what_was_given(options: list[str], said: str) -> None:
     assert said in str(CliRunner().invoke(app, ["plan", *options]).exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1.3B", 1.3e9), ("107b", 107e9), ("125M", 125e6), ("0.4m", 4e5), ("1.3e9", 1.3e9), ("7", 7)]
+)
+def test_parameters_are_written_as_sizes_are(text: str, count: float) -> None:
+    assert parse_params(text) == pytest.approx(count)
+    assert CliRunner().invoke(app, ["plan", "--params", "1.3B", "--json"]).exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["", "B", "1.3X", "large", "1.3 billion", "nan", "0", "2000T"])
+def test_invalid_parameters(text: str) -> None:
+    with pytest.raises(PlanError, match=r"such as 1\.3B"):
+        parse_params(text)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps", "1.2.3Gbps", ".", "1e5e5", "nan", "inf"])

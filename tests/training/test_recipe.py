@@ -121,7 +121,7 @@ def test_what_is_printed_names_the_choices_and_the_units() -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        (CodecKind.LOW_RANK_2BIT, "codec.rank 300 .* 10 of 13 are cut to 96, their shorter side; 3 of 13 go as int8"),
+        (CodecKind.LOW_RANK_2BIT, "codec.rank 300 .* 10 of 13 are cut to 96, their shorter side; 3 of 13 as int8"),
         (CodecKind.VECTOR, "1 of 1 are cut to 96"),
         (CodecKind.DENSE_INT4, None),
     ],

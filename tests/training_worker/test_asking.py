@@ -191,6 +191,22 @@ def test_a_long_wait_is_said_again(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert 3 <= caplog.text.count("waiting up to") <= 9
 
 
+def test_a_wait_that_is_over_is_not_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second line, a minute after the first, came when the patience of a minute had ended."""
+
+    def ask() -> int:
+        raise ChainUnreachable([("url", "down")])
+
+    monkeypatch.setattr("training.worker.asking.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("training.worker.asking.SAY_AGAIN_SECONDS", 0.6)
+    with caplog.at_level("WARNING", logger="trainer"), pytest.raises(ChainSilent):
+        ask_patiently(ask, 0.8, threading.Event())
+    assert "waiting up to 1 s" in caplog.text
+    assert "waiting up to 0 s" not in caplog.text
+
+
 def test_a_run_that_is_not_there_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingReader, "run", lambda _, run: SimpleNamespace(run=run, state=RunState.NONE))
     with pytest.raises(WrongRun, match="there is no run 1"):

@@ -83,6 +83,8 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
         ((*create, "tiny", "--min-members", "9", "--max-members", "3"), "--max-members"),
         (("run", "create", "tiny", "--key-file", tmp_path / "none.key"), "trainer keys new"),
         (("evaluate", tmp_path), "checkpoint pull"),
+        (("generate", tmp_path / "nomodel"), "check the path, or pull a model: trainer checkpoint pull"),
+        (("recipe", tmp_path), "is a folder without config.json"),
         (("join", "--run", "0", "--key-file", key), "--run"),
     ):
         code, _, err = trainer(monkeypatch, capsys, *arguments)
@@ -106,6 +108,7 @@ def test_a_sample_longer_than_a_model_s_positions_is_refused(monkeypatch: Any, c
     )
     code, out, _ = trainer(monkeypatch, capsys, "recipe", config)
     assert (code, "context = 32\n" in out) == (0, True)
+    assert trainer(monkeypatch, capsys, "recipe", tmp_path)[:2] == (0, out), "the folder does, too"
     longer.write_text(out.replace("context = 32", "context = 33"))
     create = ("run", "create", longer, "--chain", NOWHERE, "--key-file", tmp_path / "owner.key")
     for arguments in (("recipe", config, "--context", "33"), create):

@@ -74,5 +74,5 @@ def describe_rank(recipe: Recipe) -> str | None:
         ranks = str(cut[0]) if len(cut) == 1 else f"{cut[0]} to {cut[-1]}"
         parts.append(f"{len(short) - num_dense} of {len(slots)} are cut to {ranks}, their shorter side")
     if num_dense:
-        parts.append(f"{num_dense} of {len(slots)} go as int8, low rank would take more than half of that")
+        parts.append(f"{num_dense} of {len(slots)} as int8, of which low rank would take more than half")
     return f"note: codec.rank {recipe.codec.rank} is more than matrices of this model have: {'; '.join(parts)}"

@@ -24,6 +24,9 @@ from training.core.throughput import (
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
+_SIZES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+"""As sizes of models are written, `trainer recipe`'s too."""
+
 _SCALES = ((1e9, 2048, 64), (1e9, 2048, 1000), (100e9, 8192, 64), (100e9, 8192, 1000))
 """(N, width, D) of the table about growth."""
 
@@ -38,7 +41,7 @@ LEGEND = (
 
 
 def plan(
-    params: Annotated[float, typer.Option(help="N: parameters, such as 1.3e9.")] = 107e9,
+    params: Annotated[str, typer.Option(help="N: parameters, such as 1.3B, 125M or 1.3e9.")] = "107B",
     bandwidth: Annotated[str, typer.Option(help="Of one worker's link, such as 1Gbps or 100Mbps.")] = "1Gbps",
     workers: Annotated[int, typer.Option(help="D: clusters that exchange.")] = 20,
     local_steps: Annotated[int, typer.Option(help="H: inner steps between two exchanges.")] = 125,
@@ -66,26 +69,34 @@ def plan(
 
     from training.core.sizing import SHAPES, compute_compression, compute_memory, compute_scale, count_parameters
 
+    num_parameters = parse_params(params)
     bandwidth_bits = parse_bandwidth(bandwidth)
     is_assumed = tokens_per_second is None or tokens_per_step is None
-    speed, batch = assume_compute(params, workers, tokens_per_second, tokens_per_step)
-    check_assumed(speed, batch, params=params, workers=workers, given_speed=tokens_per_second, given=tokens_per_step)
+    speed, batch = assume_compute(num_parameters, workers, tokens_per_second, tokens_per_step)
+    check_assumed(
+        speed,
+        batch,
+        params=num_parameters,
+        workers=workers,
+        given_speed=tokens_per_second,
+        given=tokens_per_step,
+    )
     cluster = Cluster(
-        num_parameters=params,
+        num_parameters=num_parameters,
         num_workers=workers,
         bandwidth_bits=bandwidth_bits,
         goodput=goodput,
         tokens_per_second=speed,
         tokens_per_step=batch,
     )
-    sizes = {name: float(count_parameters(shape)) for name, shape in SHAPES.items()} | {"this": params}
+    sizes = {name: float(count_parameters(shape)) for name, shape in SHAPES.items()} | {"this": num_parameters}
     memory = {
         name: compute_memory(size, num_stages=stages, sharding=sharding, num_fragments=fragments)
         for name, size in sizes.items()
     }
     scales = [
         compute_scale(size, each, width=width, num_seats=seats, bandwidth_bits=cluster.bandwidth_bits)
-        for size, width, each in (*_SCALES, (params, _guess_width(params, sizes), workers))
+        for size, width, each in (*_SCALES, (num_parameters, _guess_width(num_parameters, sizes), workers))
     ]
     rho = compute_compression(scales[-1], cluster.exchange_bytes) if compression is None else compression
     loop = OuterLoop(local_steps=local_steps, compression=rho, codec_seconds=codec_seconds)
@@ -110,7 +121,7 @@ def plan(
         )
         return
     print_pairs(
-        f"Link and step: {params:.4g} parameters, {workers} workers, {bandwidth}",
+        f"Link and step: {num_parameters:.4g} parameters, {workers} workers, {bandwidth}",
         [
             ("computing alone", f"{speed:,.0f} tokens/s of all workers, {batch:,.0f} tokens a step"),
             *([("  ASSUMED", describe_assumption(tokens_per_second, tokens_per_step))] if is_assumed else []),
@@ -223,6 +234,19 @@ def _guess_width(num_parameters: float, sizes: dict[str, float]) -> int:
 
     widths = {sizes[name]: shape.width for name, shape in SHAPES.items()} | {100e9: 8192}
     return widths[min(widths, key=lambda size: abs(log(size / num_parameters)))]
+
+
+def parse_params(text: str) -> float:
+    """Read parameters: '1.3B', '125M', '1.3e9'. Raises `PlanError`."""
+    plain = text.strip().lower()
+    unit = _SIZES.get(plain[-1:])
+    try:
+        count = float(plain if unit is None else plain[:-1]) * (unit or 1.0)
+    except ValueError as error:
+        raise PlanError("--params", text, "a number such as 1.3B, 125M or 1.3e9") from error
+    if not 1 <= count <= MAX_FIGURE:
+        raise PlanError("--params", text, f"1 to {MAX_FIGURE:g}, such as 1.3B, 125M or 1.3e9")
+    return count
 
 
 def parse_bandwidth(text: str) -> float:

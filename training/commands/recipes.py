@@ -15,7 +15,8 @@ from training.worker.errors import Fatal
 
 def recipe(
     name: Annotated[
-        str, typer.Argument(help="0.4M, 10M, 125M, 1.3B, 7B, a shipped name, or a config.json (extra hf).")
+        str,
+        typer.Argument(help="0.4M, 10M, 125M, 1.3B, 7B, a shipped name, or a config.json or its folder (extra hf)."),
     ],
     weights: Annotated[
         Path | None, typer.Option(help="With a config.json: begin from these safetensors, a file or folder.")
@@ -36,11 +37,16 @@ def recipe(
     from training.data.tokenizer import compute_tokenizer_digest, load_tokenizer
     from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
     from training.recipes.writing import write_recipe
+    from training.worker.folder import CONFIG_FILE
 
     path = Path(name)
     if name in shipped_names():
         print(load_shipped(name), end="")
         return
+    if name not in RECIPES and path.is_dir():
+        path = path / CONFIG_FILE
+        if not path.is_file():
+            raise Fatal(f"{name} is a folder without {CONFIG_FILE}", next_step="name a folder of a model, or a file")
     if path.suffix == ".json":
         from training.models.hugging_face import describe_causal_lm
         from training.models.start import read_weights

@@ -48,7 +48,7 @@ def ask_patiently(
             if is_first and isinstance(error, NotJsonRpc):
                 raise
             now = time.monotonic()
-            if now >= say_at:
+            if now >= say_at and deadline - now > RETRY_SECONDS:  # in less than that nobody waits
                 LOG.warning("waiting up to %.0f s for the chain: %s", max(0.0, deadline - now), error)
                 say_at = now + SAY_AGAIN_SECONDS
             if now > deadline:

@@ -48,6 +48,17 @@ class BadModelFolder(Fatal):
         super().__init__(f"{folder}: {reason}", next_step="pull it again with `trainer checkpoint pull`")
 
 
+class NoModelFolder(Fatal):
+    """A path where no model was pulled to."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        """Keep the folder and what is missing."""
+        super().__init__(
+            f"{folder} is no model folder: {reason}",
+            next_step="check the path, or pull a model: trainer checkpoint pull --run N --out FOLDER",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """Where a model comes from."""
@@ -129,13 +140,15 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def load_model_folder(folder: Path) -> ModelFolder:
-    """Read and verify a folder. Raises ``BadModelFolder`` naming what does not fit."""
+    """Read and verify a folder. Raises ``BadModelFolder`` naming what does not fit, or ``NoModelFolder``."""
+    if not (folder / ABOUT_FILE).is_file():
+        raise NoModelFolder(folder, f"no {ABOUT_FILE} in it" if folder.is_dir() else "there is no such folder")
     try:
         about = About(**json.loads((folder / ABOUT_FILE).read_bytes()))
         recipe_text = (folder / RECIPE_FILE).read_bytes().decode()
         part = (folder / STATE_FILE).read_bytes()
     except (OSError, ValueError, TypeError) as error:
-        raise BadModelFolder(folder, f"no model folder ({error})") from error
+        raise BadModelFolder(folder, f"not a whole one ({error})") from error
     digest = compute_recipe_digest(recipe_text).hex()
     if digest != about.recipe_digest:
         raise BadModelFolder(folder, f"{RECIPE_FILE} has digest {digest}, expected {about.recipe_digest}")
