@@ -29,6 +29,20 @@ BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _TIMED = ("prepare_proposal", "finalize_block", "commit")
 """Requests whose times are kept as a distribution."""
 
+PREFIX = "archipelago_abci_"
+
+HELP = {
+    "requests": "Requests of CometBFT that were answered since the application began, by request.",
+    "request_seconds": "Seconds spent in them, by request.",
+    "seconds": "Seconds of one request, as a distribution: prepare_proposal, finalize_block, commit.",
+    "checks": "Checks of transactions for the queue, first and again after blocks, by result code; 0 passed.",
+    "transactions": "Transactions in blocks since the application began, by result code; 0 succeeded.",
+    "height": "Height of the newest block that was executed.",
+    "block_transactions": "Transactions of that block.",
+    "written_seconds": "When these figures were written, Unix seconds: old ones mean that the application is dead.",
+}
+"""Of every series, with its unit."""
+
 
 class MeteredApplication:
     """An application whose handlers are counted and timed; it answers exactly as the one inside."""
@@ -45,16 +59,10 @@ class MeteredApplication:
         self._written = float("-inf")
         self._registry = CollectorRegistry()
         self._registry.register(_Counts(self))
-        self._durations = Histogram(
-            "archipelago_abci_seconds", "Time in a request", ["request"], buckets=BUCKETS, registry=self._registry
-        )
-        self._height = Gauge("archipelago_abci_height", "Newest finalized block", registry=self._registry)
-        self._block_transactions = Gauge(
-            "archipelago_abci_block_transactions", "Transactions of the newest block", registry=self._registry
-        )
-        self._moment = Gauge(
-            "archipelago_abci_written_seconds", "When this was written, Unix: old means dead", registry=self._registry
-        )
+        self._durations = Histogram(*_name("seconds"), ["request"], buckets=BUCKETS, registry=self._registry)
+        self._height = Gauge(*_name("height"), registry=self._registry)
+        self._block_transactions = Gauge(*_name("block_transactions"), registry=self._registry)
+        self._moment = Gauge(*_name("written_seconds"), registry=self._registry)
 
     def get_handler(self, name: str) -> Handler:
         """Return the handler of a request name, measured."""
@@ -92,15 +100,15 @@ class MeteredApplication:
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the counts as Prometheus has them."""
-        requests = CounterMetricFamily("archipelago_abci_requests", "ABCI requests", labels=["request"])
-        spent = CounterMetricFamily("archipelago_abci_request_seconds", "Time in them", labels=["request"])
+        requests = CounterMetricFamily(*_name("requests"), labels=["request"])
+        spent = CounterMetricFamily(*_name("request_seconds"), labels=["request"])
         for name, count in self._counts.items():
             requests.add_metric([name], count)
             spent.add_metric([name], self._seconds[name])
-        checks = CounterMetricFamily("archipelago_abci_checks", "CheckTx by result code", labels=["code"])
+        checks = CounterMetricFamily(*_name("checks"), labels=["code"])
         for code, count in self._check_codes.items():
             checks.add_metric([str(code)], count)
-        results = CounterMetricFamily("archipelago_abci_transactions", "Transactions by result code", labels=["code"])
+        results = CounterMetricFamily(*_name("transactions"), labels=["code"])
         for code, count in self._result_codes.items():
             results.add_metric([str(code)], count)
         return requests, spent, checks, results
@@ -169,6 +177,10 @@ class _Counts(Collector):
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the families."""
         return self._metered.collect()
+
+
+def _name(name: str) -> tuple[str, str]:
+    return PREFIX + name, HELP[name]
 
 
 def read_metrics(home: Path) -> bytes:

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+PREFIX = "archipelago_"
+
+HELP = {
+    "rpc_calls": "JSON-RPC calls answered since this process began, by method and outcome (ok, error).",
+    "rpc_call_seconds": "Seconds from a JSON-RPC call's turn to its answer, by method.",
+    "chain_height": "Height of the newest block that is stored whole.",
+    "chain_block_time_seconds": "Time of that block by its validators, Unix seconds.",
+    "chain_block_gas_used": "Gas that the transactions of that block used.",
+}
+"""Of every series that this process counts itself, with its unit."""
+
 
 class Metrics:
     """Counts calls and shows the chain's head; one registry each, so that tests don't share."""
@@ -13,15 +24,11 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._children: dict[tuple[str, bool], tuple[Counter, Histogram]] = {}
         """By method and outcome: looking them up costs more than counting."""
-        self._calls = Counter("archipelago_rpc_calls", "JSON-RPC calls", ["method", "outcome"], registry=self._registry)
-        self._seconds = Histogram(
-            "archipelago_rpc_call_seconds", "Time in a JSON-RPC call", ["method"], registry=self._registry
-        )
-        self._height = Gauge("archipelago_chain_height", "Newest complete block", registry=self._registry)
-        self._age = Gauge(
-            "archipelago_chain_block_time_seconds", "BFT time of the newest block, Unix", registry=self._registry
-        )
-        self._gas = Gauge("archipelago_chain_block_gas_used", "Gas of the newest block", registry=self._registry)
+        self._calls = Counter(*_name("rpc_calls"), ["method", "outcome"], registry=self._registry)
+        self._seconds = Histogram(*_name("rpc_call_seconds"), ["method"], registry=self._registry)
+        self._height = Gauge(*_name("chain_height"), registry=self._registry)
+        self._age = Gauge(*_name("chain_block_time_seconds"), registry=self._registry)
+        self._gas = Gauge(*_name("chain_block_gas_used"), registry=self._registry)
 
     def observe(self, method: str, seconds: float, *, is_error: bool) -> None:
         """Count one call."""
@@ -42,3 +49,7 @@ class Metrics:
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""
         return generate_latest(self._registry)
+
+
+def _name(name: str) -> tuple[str, str]:
+    return PREFIX + name, HELP[name]

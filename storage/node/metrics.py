@@ -9,6 +9,50 @@ from storage.node.status import NodeState
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """Prometheus text format."""
 
+PREFIX = "storage_"
+
+COUNTERS = {
+    "puts": "Shards signed for since the node started, by tier.",
+    "put_bytes": "Bytes of shards received and kept since the node started.",
+    "get_bytes": "Bytes of shards sent since the node started.",
+    "refusals": "Requests refused since the node started, by reason.",
+    "failures": "Requests that failed in the node itself since it started.",
+}
+"""What the node counts as it answers."""
+
+GAUGES = {
+    "capacity_bytes": "Bytes that the operator gave.",
+    "used_bytes": "Bytes charged for kept shards.",
+    "reserved_bytes": "Bytes set aside for uploads under way.",
+    "free_disk_bytes": "Bytes free on the filesystem.",
+    "num_shards": "Number of shards kept.",
+    "disk_failures": "Times that the medium or a database on it failed since start.",
+    "chain_height": "Height of the newest block seen.",
+    "chain_reachable": "1 while the chain answers, else 0.",
+    "deleted_shards": "Expired shards deleted since start.",
+    "failed_sweeps": "Sweeps of the collector since start that the chain did not answer.",
+    "lost_shards": "Shards in the index that were not on disk at start.",
+    "quarantined_shards": "Files found at start that were not what they say.",
+    "losses": "Shards noticed missing or damaged since start.",
+    "repaired_shards": "Shards rebuilt from others since start.",
+    "failed_repairs": "Rebuilds since start that found too few good shards.",
+    "repair_read_bytes": "Bytes read from others for rebuilding since start.",
+    "repair_rebuilt_bytes": "Bytes of shards rebuilt since start.",
+    "scrubbed_shards": "Shards read again since start and found right.",
+    "damaged_shards": "Shards read again since start and found wrong.",
+    "audit_leaves_good": "Leaves that other nodes proved since start.",
+    "audit_leaves_failed": "Leaves that other nodes could not prove since start.",
+    "audit_folds_judged": "Blobs whose shards were audited as a whole since start.",
+    "audit_liars_named": "Seats found since start to keep other bytes than they signed for.",
+    "audit_suspects": "Seats that failed an audit and were not cleared since.",
+    "challenges_opened": "Challenges on the chain that this node opened since start.",
+    "challenges_answered": "Challenges on the chain that this node answered since start.",
+    "challenges_failed": "Tries since start to answer a challenge that failed.",
+    "earned_wei": "What the chain has ever paid this node, in wei.",
+    "bond_wei": "Bond that this node can lose, in wei.",
+}
+"""What is read from the node when somebody asks."""
+
 
 class Metrics:
     """Counts requests; reads the rest from the node when asked."""
@@ -17,45 +61,12 @@ class Metrics:
         """Start at zero."""
         self._registry = CollectorRegistry()
         registry = self._registry
-        self.puts = Counter("storage_puts", "Shards signed for.", ["tier"], registry=registry)
-        self.put_bytes = Counter("storage_put_bytes", "Bytes of shards received and kept.", registry=registry)
-        self.get_bytes = Counter("storage_get_bytes", "Bytes of shards sent.", registry=registry)
-        self.refusals = Counter("storage_refusals", "Requests refused, by reason.", ["reason"], registry=registry)
-        self.failures = Counter("storage_failures", "Requests that failed in the node itself.", registry=registry)
-        self._gauges = {
-            name: Gauge(f"storage_{name}", text, registry=registry)
-            for name, text in (
-                ("capacity_bytes", "Bytes that the operator gave."),
-                ("used_bytes", "Bytes charged for kept shards."),
-                ("reserved_bytes", "Bytes set aside for uploads under way."),
-                ("free_disk_bytes", "Bytes free on the filesystem."),
-                ("disk_failures", "Times that the medium or a database on it failed since start."),
-                ("num_shards", "Shards kept."),
-                ("chain_height", "Newest block height seen."),
-                ("chain_reachable", "1 while the chain answers."),
-                ("deleted_shards", "Expired shards deleted since start."),
-                ("failed_sweeps", "Sweeps of the collector that the chain did not answer."),
-                ("lost_shards", "Shards in the index that were not on disk at start."),
-                ("quarantined_shards", "Files found at start that were not what they say."),
-                ("losses", "Shards noticed missing or damaged since start."),
-                ("repaired_shards", "Shards rebuilt from others."),
-                ("failed_repairs", "Rebuilds that found too few good shards."),
-                ("repair_read_bytes", "Bytes read from others for rebuilding."),
-                ("repair_rebuilt_bytes", "Bytes rebuilt."),
-                ("scrubbed_shards", "Shards read again and right."),
-                ("damaged_shards", "Shards read again and wrong."),
-                ("audit_leaves_good", "Leaves that other nodes proved."),
-                ("audit_leaves_failed", "Leaves that other nodes could not prove."),
-                ("audit_folds_judged", "Blobs whose shards were audited as a whole."),
-                ("audit_liars_named", "Seats found to keep other bytes than they signed for."),
-                ("audit_suspects", "Seats that failed an audit and were not cleared since."),
-                ("challenges_opened", "Challenges on the chain that this node opened."),
-                ("challenges_answered", "Challenges on the chain that were answered."),
-                ("challenges_failed", "Tries to answer a challenge that failed."),
-                ("earned_wei", "What the chain has paid this node."),
-                ("bond_wei", "What this node can lose."),
-            )
-        }
+        self.puts = Counter(PREFIX + "puts", COUNTERS["puts"], ["tier"], registry=registry)
+        self.put_bytes = Counter(PREFIX + "put_bytes", COUNTERS["put_bytes"], registry=registry)
+        self.get_bytes = Counter(PREFIX + "get_bytes", COUNTERS["get_bytes"], registry=registry)
+        self.refusals = Counter(PREFIX + "refusals", COUNTERS["refusals"], ["reason"], registry=registry)
+        self.failures = Counter(PREFIX + "failures", COUNTERS["failures"], registry=registry)
+        self._gauges = {name: Gauge(PREFIX + name, text, registry=registry) for name, text in GAUGES.items()}
 
     def render(self, state: NodeState) -> bytes:
         """Return all of it as text."""

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from chain.abci import abci_pb2 as pb
 from chain.abci.application import ChainApplication
-from chain.abci.metrics import FILE_NAME, MeteredApplication, read_metrics
+from chain.abci.metrics import FILE_NAME, HELP, PREFIX, MeteredApplication, read_metrics
 from chain.abci.server import HANDLED_NAMES
 from chain.store import Store
 from chain.system import CONTRACTS, process_system_genesis
@@ -46,6 +46,12 @@ def test_requests_codes_and_times_are_counted(tmp_path: Path, app_state: dict[st
         handlers["commit"](pb.RequestCommit())
     (tmp_path / FILE_NAME).write_bytes(metered.render())
     store.close()
+    families = [each for each in text_string_to_metric_families(metered.render().decode()) if each.type != "unknown"]
+    help_of = {each.name: each.documentation for each in families if not each.name.endswith("_created")}
+    assert help_of == {PREFIX + name: text for name, text in HELP.items()}
+    assert all(len(text.split()) > 3 for text in HELP.values())
+    spec = (Path(__file__).parents[2] / "chain/rpc/SPEC.md").read_text()
+    assert [name for name in help_of if f"`{name}`" not in spec] == []
     found = _read(tmp_path)
     assert found["archipelago_abci_requests_total", "check_tx"] == 2
     assert found["archipelago_abci_requests_total", "commit"] == 2

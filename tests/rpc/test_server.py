@@ -8,6 +8,7 @@ import re
 import socket
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ import rlp as oracle_rlp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from eth_account import Account
 from eth_utils.address import to_checksum_address
+from prometheus_client.parser import text_string_to_metric_families
 
 from chain.core import rlp
 from chain.core.hashing import keccak256
 from chain.rpc import values
+from chain.rpc.metrics import HELP, PREFIX
 from chain.store import HISTORY_BLOCKS
 from contracts.bindings.errors import RpcError
 from contracts.bindings.types import RunParams, RunState
@@ -311,11 +314,18 @@ def test_cross_origin_requests_are_allowed(solo: Any) -> None:
 
 def test_health_and_metrics_tell_the_height_and_a_silent_core(solo: Any) -> None:
     solo.chain.mine()
+    call(solo.url, "eth_chainId")
     with urllib.request.urlopen(solo.url + "/health", timeout=10) as response:
         assert json.loads(response.read())["height"] == solo.chain.height
     with urllib.request.urlopen(solo.url + "/metrics", timeout=10) as response:
         text = response.read().decode()
     assert f"archipelago_chain_height {float(solo.chain.height)}" in text
+    families = [each for each in text_string_to_metric_families(text) if not each.name.endswith("_created")]
+    help_of = {each.name: each.documentation for each in families if "_abci_" not in each.name}
+    assert help_of == {PREFIX + name: meaning for name, meaning in HELP.items()}
+    assert all(len(meaning.split()) > 3 for meaning in HELP.values())
+    spec = (Path(__file__).parents[2] / "chain/rpc/SPEC.md").read_text()
+    assert [name for name in help_of if f"`{name}`" not in spec] == []
     assert 'archipelago_rpc_calls_total{method="eth_chainId",outcome="ok"}' in text
     solo.chain.is_silent = True
     with pytest.raises(urllib.error.HTTPError) as caught:

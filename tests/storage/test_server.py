@@ -7,15 +7,18 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from da.core.blob import compute_blob_id
 from da.core.receipt import is_receipt_valid
 from da.core.types import Epoch, Height, ShardIndex, Tier
 from da.protocol import PutRequest, decode_receipt, encode_put, header_path, shard_path
+from storage.node.metrics import COUNTERS, GAUGES, PREFIX
 
 GENESIS_HASH = bytes(range(32))
 Serve = Callable[..., Any]
@@ -307,6 +310,12 @@ async def test_status_metrics_and_page(serve: Serve, make_shard: Any) -> None:
         assert 'storage_puts_total{tier="hot"} 1.0' in text
         assert 'storage_refusals_total{reason="WrongEpoch"} 1.0' in text
         assert "storage_used_bytes 8192.0" in text
+        families = [each for each in text_string_to_metric_families(text) if not each.name.endswith("_created")]
+        help_of = {each.name: each.documentation for each in families}
+        assert help_of == {PREFIX + name: meaning for name, meaning in (COUNTERS | GAUGES).items()}
+        assert all(len(meaning.split()) > 3 for meaning in help_of.values())
+        spec = (Path(__file__).parents[2] / "storage/SPEC.md").read_text()
+        assert [name for name in help_of if f"`{name}`" not in spec] == []
         async with session.get(node.url + "/") as answer:
             assert answer.content_type == "text/html"
             assert node.key.public.hex() in await answer.text()

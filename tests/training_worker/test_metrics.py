@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.worker.errors import Fatal
-from training.worker.metrics import Metrics
+from training.worker.metrics import FIGURES, Metrics
 from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
-from training.worker.trace import EventKind, Trace, TraceEvent
+from training.worker.trace import EXCHANGE_KINDS, EventKind, Trace, TraceEvent
 
 
 def _event(kind: EventKind, round_index: int, start: float, seconds: float, **rest: Any) -> TraceEvent:
@@ -103,6 +104,31 @@ def test_prometheus_serves_what_its_own_parser_reads() -> None:
     assert samples["archipelago_worker_held_out_loss"].labels == {"run": "7", "worker": "0xabc"}
     with pytest.raises(OSError, match=r"refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=5)
+
+
+def test_every_figure_says_what_it_is() -> None:
+    """In HELP, with its unit, whatever the trace tells; and in the page's table."""
+    sink = Prometheus("127.0.0.1", 0, {"run": "7"})
+    metrics = Metrics([sink])
+    traffic = dict.fromkeys(("payload_sent", "payload_received", "rpc_sent", "rpc_received"), 1)
+    try:
+        _story(metrics)
+        metrics.note(_event(EventKind.TRAFFIC, -1, 19.0, 0.0, counters=traffic))
+        for kind in (*EXCHANGE_KINDS, EventKind.COMPRESS, EventKind.WAIT, EventKind.CHECKPOINT):
+            has_bytes = kind not in (EventKind.WAIT, EventKind.ATTEST)
+            metrics.note(_event(kind, 1, 20.0, 1.0, num_bytes=int(has_bytes)))
+        with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+    finally:
+        metrics.close()
+    help_of = {family.name: family.documentation for family in text_string_to_metric_families(text)}
+    help_of = {name: each for name, each in help_of.items() if not name.endswith("_created")}
+    shown = {"archipelago_worker_" + name.replace("/", "_"): each for name, each in FIGURES.items()}
+    assert help_of == shown
+    assert all(len(each.split()) > 3 for each in FIGURES.values())
+    spec = (Path(__file__).parents[2] / "training/worker/SPEC.md").read_text().partition("\n## Metrics\n")[2]
+    words = set(re.findall(r"[a-z_]+", spec.partition("\n## ")[0]))
+    assert {name.partition("/")[2] for name in FIGURES} <= words
 
 
 def test_a_taken_metrics_port_is_named_with_the_option() -> None:

@@ -15,6 +15,45 @@ from training.worker.trace import EXCHANGE_KINDS, EventKind, TraceEvent
 MICRO, NANO = 1_000_000, 1_000_000_000
 """Units of integer counters."""
 
+FIGURES: dict[str, str] = {
+    "train/global_step": "The run's inner step that comes next: a function of the round, so all workers agree on it.",
+    "train/loss": "Mean training loss of the round's inner steps, nats a token (a byte, without a tokenizer).",
+    "train/rate": "Inner learning rate of the newest step.",
+    "train/round": "Round whose inner steps were done last.",
+    "train/skipped": "Inner steps of that round whose gradient was no number: they changed no weight.",
+    "train/steps": "Inner steps done since the process began.",
+    "train/tokens": "Tokens trained on since the process began.",
+    "train/tokens_per_second": "Tokens of the newest round over the seconds of its inner steps.",
+    "train/utilisation": "Share, 0 to 1, of the time since the round before that inner steps had.",
+    "run/version": "Settled rounds that are in this worker's weights.",
+    "updates/accepted": "Own updates that counted, since the process began.",
+    "updates/returned": "Own updates that did not count and went back to error feedback, since the process began.",
+    "held_out/loss": "Loss of the agreed model on held-out text, nats a token (a byte, without a tokenizer).",
+    "held_out/version": "Version of the agreed model that was evaluated: the settled rounds in it.",
+    "held_out/bits_a_byte": "The same loss in bits a byte of the held-out text, to compare tokenizers by.",
+    "seconds/train": "Seconds of the newest round's inner steps.",
+    "seconds/apply": "Seconds in which the newest settled rounds entered the weights, between two rounds.",
+    "seconds/compress": "Seconds to make the newest payload and save the worker's state.",
+    "seconds/disperse": "Seconds to bring the newest own payload to the storage nodes.",
+    "seconds/commit": "Seconds of the newest commit on the chain, until its receipt.",
+    "seconds/fetch": "Seconds to fetch the newest payload of another worker.",
+    "seconds/settle": "Seconds of the newest exact sum and outer step.",
+    "seconds/attest": "Seconds of the newest vote for a root, until its receipt.",
+    "seconds/checkpoint": "Seconds to bring the newest checkpoint part to the storage nodes.",
+    "seconds/wait": "Seconds that the main thread had nothing to do, the last time it waited.",
+    "bytes/payload_sent": "Bytes sent to storage nodes, parity included, counted at sockets since the process began.",
+    "bytes/payload_received": "Bytes received from storage nodes, counted at sockets since the process began.",
+    "bytes/rpc_sent": "Bytes sent to the chain's JSON-RPC, counted at sockets since the process began.",
+    "bytes/rpc_received": "Bytes received from the chain's JSON-RPC, counted at sockets since the process began.",
+    "bytes/compress": "Bytes of the newest own payload, without parity.",
+    "bytes/disperse": "Bytes of the own payload dispersed last, without parity.",
+    "bytes/commit": "Bytes of the newest commit's transaction.",
+    "bytes/fetch": "Bytes of the newest payload of another worker.",
+    "bytes/settle": "Bytes of all payloads that were summed last.",
+    "bytes/checkpoint": "Bytes of the newest checkpoint part, without parity.",
+}
+"""Every figure there is, with unit and meaning: Prometheus' HELP."""
+
 
 class MetricsSink(Protocol):
     """Where figures go."""

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 
 from training.worker.durable import close_with_gap, is_disk_full
 from training.worker.errors import Fatal
+from training.worker.metrics import FIGURES
 
 LOG = logging.getLogger("trainer")
 
@@ -101,7 +102,8 @@ class Prometheus:
 
     def _find(self, kind: type[Counter] | type[Gauge], name: str) -> Any:
         if name not in self._series:
-            metric = kind(PREFIX + re.sub("[^a-z0-9]", "_", name), name, tuple(self._labels), registry=self._registry)
+            series, text = PREFIX + re.sub("[^a-z0-9]", "_", name), FIGURES.get(name, f"{name}, as in metrics.jsonl.")
+            metric = kind(series, text, tuple(self._labels), registry=self._registry)
             self._series[name] = metric.labels(**self._labels)
         return self._series[name]
 
