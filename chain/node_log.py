@@ -11,6 +11,8 @@ import threading
 from pathlib import Path
 from typing import IO
 
+from contracts.bindings.foreign_text import ForeignTextFormatter
+
 MAX_BYTES = 16 << 20
 """Of one file: some days of a validator at level info."""
 NUM_KEPT = 4
@@ -80,7 +82,7 @@ class NodeLogHandler(logging.Handler):
     def __init__(self, node_log: NodeLog) -> None:
         """Write to ``node_log``."""
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.setFormatter(ForeignTextFormatter("%(asctime)s %(levelname)s %(message)s"))
         self._node_log = node_log
 
     def emit(self, record: logging.LogRecord) -> None:

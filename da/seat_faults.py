@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from contracts.bindings.foreign_text import show_foreign
 from da.core.errors import FaultKind, Malformed, MalformedReceipt, SeatFailed, SeatFault
 from da.core.receipt import Receipt, compute_receipt_message, is_signature_valid
 from da.core.types import ReceiptTerms, Seat
@@ -19,7 +20,7 @@ MAX_REASON_CHARACTERS = 300
 
 def fail(seat: Seat, kind: FaultKind, reason: str) -> SeatFailed:
     """Return the error that names ``seat`` and the reason."""
-    return SeatFailed(SeatFault(seat=seat.index, url=seat.url, kind=kind, reason=reason))
+    return SeatFailed(SeatFault(seat=seat.index, url=seat.url, kind=kind, reason=show_foreign(reason)))
 
 
 @asynccontextmanager

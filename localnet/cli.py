@@ -25,6 +25,7 @@ from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS
 from contracts.bindings.encoding import checksummed
 from contracts.bindings.errors import BindingError
 from contracts.bindings.failures import SEPARATOR, describe_failure
+from contracts.bindings.foreign_text import show_lines
 from contracts.bindings.keys import address_of, load_key
 from contracts.bindings.sender import Sender
 from contracts.bindings.standstill import watch_for_block
@@ -301,7 +302,7 @@ def up_detached(config: DevnetConfig, *, is_reset: bool, as_json: bool) -> None:
             still_at = math.inf
         elif still_at == math.inf:
             still_at = time.monotonic()
-            print(f"warning: {record.why}", file=sys.stderr, flush=True)
+            print(f"warning: {show_lines(record.why)}", file=sys.stderr, flush=True)
         elif time.monotonic() - still_at >= STILL_DETACH_SECONDS:
             raise ChainStandsStill(str(home), record.why, home_option(str(home)))
         return record.phase is Phase.READY
@@ -384,9 +385,12 @@ def print_status(facts: dict[str, Any]) -> None:
     still = ", BUT ITS CHAIN STANDS STILL" if facts["stands_still"] else ""
     console.print(f"devnet in {facts['home']}: {facts['phase']}{still}", markup=False)
     console.print(table)
-    console.print(f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}")
+    console.print(
+        f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}",
+        markup=False,
+    )
     if facts["why"]:
-        console.print(facts["why"].replace(SEPARATOR, "\nnext: "), markup=False)
+        console.print(show_lines(facts["why"].replace(SEPARATOR, "\nnext: ")), markup=False)
     down = [one["name"] for one in facts["processes"] if not one["is_alive"]]
     if down and facts["is_up"]:
         option = home_option(facts["home"])

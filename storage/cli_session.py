@@ -23,6 +23,7 @@ from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS, choose_cha
 from contracts.bindings.encoding import read_quantity
 from contracts.bindings.errors import BindingError, KeyFileError
 from contracts.bindings.failures import describe_failure
+from contracts.bindings.foreign_text import show_lines
 from da.blocking import BlobClient
 from da.core.errors import DataAvailabilityError, DisperseFailed, NotAFile, RetrieveFailed
 from storage.client import StorageClient
@@ -189,9 +190,9 @@ def show(result: dict[str, Any], as_json: bool, text: str, *, note: str = "") ->
 
     So ``ID=$(storage put FILE)`` is the id and nothing else.
     """
-    print(json.dumps(result) if as_json else text, flush=True)
+    print(json.dumps(result) if as_json else show_lines(text), flush=True)
     if note and not as_json:
-        print(note, file=sys.stderr, flush=True)
+        print(show_lines(note), file=sys.stderr, flush=True)
 
 
 def fail(error: BaseException, code: int, as_json: bool) -> NoReturn:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.whole_answer import DIRECT, read_within
 from da.foreign_json import parse_json
 from da.node_calls import MAX_STATUS_BYTES
@@ -59,7 +60,7 @@ def get_kept(status: dict[str, Any]) -> tuple[int, int]:
 def describe_status(status: dict[str, Any]) -> list[tuple[str, str]]:
     """Return a status in words, line by line, without control characters; raises ValueError."""
     with _refuse_other_shapes():
-        return [(name, "".join(filter(str.isprintable, text))) for name, text in _describe(status)]
+        return [(name, show_foreign(text)) for name, text in _describe(status)]
 
 
 def _describe(status: dict[str, Any]) -> list[tuple[str, str]]:

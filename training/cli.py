@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from contracts.bindings.errors import (
     BindingError,
@@ -99,7 +99,7 @@ def _fail(error: Exception, exit_code: int) -> NoReturn:
     for line in describe_failure(error).splitlines():
         name, _, text = line.partition(" ")
         colour = "red" if name == "error:" else "bold"
-        STDERR.print(f"[{colour}]{name}[/{colour}] {escape(text)}")
+        STDERR.print(Text.assemble((name, colour), " ", text))
     sys.exit(exit_code)
 
 

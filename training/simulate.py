@@ -23,14 +23,16 @@ from pathlib import Path
 
 import torch
 
+from chain.core.rounds.params import MAX_PARTICIPANTS
 from chain.core.rounds.settling import compute_median_step
 from da.core.scheme import compute_scheme
-from training.attacks import AttackKind, craft_payload
+from training.attack_kind import AttackKind
+from training.attacks import craft_payload
 from training.core.canonical import CanonicalState, create_genesis
 from training.core.payload import plan_payload
 from training.core.recipe import Recipe
 from training.core.recipe_text import parse_recipe
-from training.core.schedule import compute_num_rounds_total, plan_steps
+from training.core.schedule import compute_num_rounds_total, is_flush_round, plan_steps
 from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
@@ -75,8 +77,8 @@ class SimulatedRound:
     """The agreed state after it."""
     payload_bytes: int
     """Sent by one worker."""
-    train_loss_micro: int
-    """Mean over workers."""
+    train_loss_micro: int | None
+    """Mean over workers; None in a flush round, which has no inner steps."""
     traffic: Traffic
     """Of one worker in this round."""
     rank: int
@@ -101,8 +103,11 @@ def load_recipe(name: str) -> Recipe:
 
 
 def make_members(num_workers: int) -> list[bytes]:
-    """Return the addresses of simulated members."""
-    return [(index + 1).to_bytes(1, "big") * 20 for index in range(num_workers)]
+    """Return the addresses of simulated members; raises ValueError for more, or fewer, than a round has."""
+    if not 1 <= num_workers <= MAX_PARTICIPANTS:
+        raise ValueError(f"{num_workers} workers, expected 1..{MAX_PARTICIPANTS}; next: give such a number of workers")
+    numbers = range(1, num_workers + 1)
+    return [number.to_bytes(1, "big") * 20 if number < 256 else number.to_bytes(2, "big") * 10 for number in numbers]
 
 
 def compute_traffic(payload_bytes: int, num_workers: int, num_seats: int = DEFAULT_SEATS) -> Traffic:
@@ -161,7 +166,7 @@ def simulate(
                     round_index=round_index,
                     settlement=settlement,
                     payload_bytes=len(payloads[0]),
-                    train_loss_micro=sum(losses) // len(losses),
+                    train_loss_micro=None if is_flush_round(recipe.rounds, round_index) else sum(losses) // len(losses),
                     traffic=compute_traffic(len(payloads[0]), num_workers, num_seats),
                     rank=rank,
                 )
@@ -196,7 +201,9 @@ def main() -> None:
     """Simulate a shipped recipe or a recipe file and print a line a round."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("recipe", help="name of a shipped recipe, or a TOML file")
-    parser.add_argument("--workers", type=int, choices=range(1, 256), metavar="1..255", default=2)
+    parser.add_argument(
+        "--workers", type=int, choices=range(1, MAX_PARTICIPANTS + 1), metavar=f"1..{MAX_PARTICIPANTS}", default=2
+    )
     parser.add_argument("--data", type=Path, help="a text file instead of the recipe's source")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -209,8 +216,9 @@ def main() -> None:
         spent = time.process_time() - started
         loss = evaluate_state(recipe, done.settlement.state, corpus)
         exponents = sorted(set(done.settlement.state.exponents.values()))
+        train = "flush" if done.train_loss_micro is None else f"train {done.train_loss_micro / 1e6:.4f}"
         print(
-            f"round {done.round_index:3d}  held-out {loss:.4f}  train {done.train_loss_micro / 1e6:.4f}  "
+            f"round {done.round_index:3d}  held-out {loss:.4f}  {train:12}  "
             f"{done.payload_bytes} bytes  {spent / arguments.workers:.2f} s a worker  exponents {exponents}  "
             f"root {done.settlement.state.root().hex()[:16]}",
             flush=True,

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from chain.cometbft import find_cometbft, load_keys
 from chain.commands.options import DEFAULT_HOME, Home, Json
@@ -19,6 +19,7 @@ from chain.findings import Finding, Level
 from chain.home import find_supervisor, load_app_height, load_chain_id, load_listening
 from chain.store import Reader
 from chain.supervisor import LOG_NAME, fetch_status
+from contracts.bindings.foreign_text import show_foreign, show_lines
 
 COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
@@ -30,7 +31,7 @@ def status(home: Home = DEFAULT_HOME, json_output: Json = False) -> None:
         print(json.dumps(document))
     else:
         for key, value in document.items():
-            print(f"{key.replace('_', ' '):>17}  {'' if value is None else value}")
+            print(f"{key.replace('_', ' '):>17}  {'' if value is None else show_foreign(str(value))}")
     if not document["running"]:
         raise typer.Exit(1)
 
@@ -88,6 +89,6 @@ def _print(findings: list[Finding]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for each in findings:
         colour = COLOURS[each.level]
-        console.print(f"[{colour}]{each.level.value:>8}[/]  {each.subject}: {escape(each.what)}")
+        console.print(Text.assemble((f"{each.level.value:>8}", colour), show_lines(f"  {each.subject}: {each.what}")))
         if each.next_step:
-            console.print(f"{'':>8}  next: {escape(each.next_step)}", markup=False)
+            console.print(Text(show_lines(f"{'':>8}  next: {each.next_step}")))

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from chain.home import ADDRESS_BYTES
+from contracts.bindings.foreign_text import ForeignTextFormatter
 from contracts.bindings.option_needs import check_needs
 
 DEFAULT_HOME = Path("chain-home")
@@ -66,4 +67,6 @@ def choose_chain_id(wanted: str) -> str:
 
 def configure_logging() -> None:
     """Log to stderr, which `chain-node start` collects."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(ForeignTextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -10,6 +10,7 @@ import typer
 
 from chain.commands.options import DEFAULT_HOME, Home, Json, TrustHash, check_trust, parse_account
 from chain.home import sign_registration
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.option_needs import check_needs
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def verify_read(
     for key, value in document.items():
         lines = [" ".join(map(str, each.values())) for each in value] if isinstance(value, list) else [value]
         for line in lines or ["none"]:
-            print(f"{key.replace('_', ' '):>18}  {line}")
+            print(f"{key.replace('_', ' '):>18}  {show_foreign(str(line))}")
     if genesis is None and not trust_hash:
         print(f"trusting the genesis that {', '.join(chain)} told: keep genesis.json and give --genesis next time")
 

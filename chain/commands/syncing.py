@@ -14,6 +14,7 @@ from chain.home import Addresses, join_network
 from chain.ports import find_free_ports
 from chain.settings import NodeSettings
 from chain.store import Reader
+from contracts.bindings.foreign_text import show_foreign
 
 
 def snapshot(
@@ -76,11 +77,11 @@ def join(
     if json_output:
         print(json.dumps(document))
         return
-    print(f"chain {document['chain_id']}; start it with: chain-node start --home {home}")
+    print(f"chain {show_foreign(plan.genesis['chain_id'])}; start it with: chain-node start --home {home}")
     if state_sync and not trust_hash:
         print(
             f"trusting what {' and '.join(servers)} say of height {plan.source.trust_height}:"
-            f" {plan.source.trust_hash}; compare it with somebody you know"
+            f" {show_foreign(plan.source.trust_hash)}; compare it with somebody you know"
         )
     if state_sync and plan.source.trust_height < NodeSettings().snapshot_interval_blocks:
         print(

@@ -22,6 +22,7 @@ from enum import IntEnum
 from typing import Any
 
 from contracts.bindings.failures import SEPARATOR
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.types import ProposalState, RoundState, RunState
 
 STATES: Mapping[str, type[IntEnum]] = {
@@ -121,7 +122,7 @@ class ChainUnreachable(BindingError):
 
     def __init__(self, reasons: Sequence[tuple[str, str]]) -> None:
         """Keep (url, reason) of each."""
-        listed = "; ".join(f"{url}: {reason}" for url, reason in reasons)
+        listed = "; ".join(f"{url}: {show_foreign(reason)}" for url, reason in reasons)
         super().__init__(
             f"no chain URL answered ({listed}); next: `localnet up`, or give the URL of a chain node with --chain"
         )
@@ -134,7 +135,7 @@ class NotJsonRpc(ChainUnreachable):
     def __init__(self, reasons: Sequence[tuple[str, str]]) -> None:
         """Keep (url, answer) of each."""
         super().__init__(reasons)
-        listed = "; ".join(f"{url} answered {reason}" for url, reason in reasons)
+        listed = "; ".join(f"{url} answered {show_foreign(reason)}" for url, reason in reasons)
         self.args = (
             f"no chain node there ({listed}); next: give the URL of a chain node's JSON-RPC with --chain, "
             "on a devnet http://127.0.0.1:8545",
@@ -156,7 +157,8 @@ class RpcError(BindingError):
     """A JSON-RPC error."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
-        """Keep the three members of the error object."""
+        """Keep the three members of the error object, the message as a person may read it."""
+        message = show_foreign(message)
         what, separator, step = message.partition(SEPARATOR)
         super().__init__(f"{what} (code {code}){separator}{step}")
         self.code = code
@@ -171,8 +173,8 @@ class BadAnswer(RpcError):
         """Name the URL as soon as it is known."""
         super().__init__(-32603, what)
         self.args = (
-            f"{f'{url}: ' if url else ''}{what}{SEPARATOR}give the URL of a chain node's JSON-RPC with --chain, "
-            "of a chain of this version",
+            f"{f'{url}: ' if url else ''}{self.message}{SEPARATOR}give the URL of a chain node's JSON-RPC with "
+            "--chain, of a chain of this version",
         )
 
 
@@ -192,7 +194,8 @@ class ContractError(BindingError):
     """A custom error raised by a system contract."""
 
     def __init__(self, name: str, fields: Mapping[str, Any], text: str) -> None:
-        """Keep the error's name, its values by snake_case name, and the whole text."""
+        """Keep the error's name, its values by snake_case name, and the whole text, as a person may read it."""
+        text = show_foreign(text)
         super().__init__(text)
         self.name = name
         self.fields = dict(fields)
@@ -205,8 +208,8 @@ class TransactionFailed(BindingError):
     def __init__(self, transaction_hash: bytes, height: int, reason: str) -> None:
         """Keep where it failed and the node's one line."""
         super().__init__(
-            f"transaction 0x{transaction_hash.hex()} failed in block {height}: {reason or 'no reason given'}; "
-            "next: simulate it with eth_call, or raise its gas limit"
+            f"transaction 0x{transaction_hash.hex()} failed in block {height}: "
+            f"{show_foreign(reason) or 'no reason given'}; next: simulate it with eth_call, or raise its gas limit"
         )
         self.transaction_hash = transaction_hash
         self.height = height
@@ -218,7 +221,7 @@ class DeadlinePassed(BindingError):
 
     def __init__(self, transaction_hash: bytes, waited_seconds: float, why: str = "") -> None:
         """Keep the hash to ask for; ``why`` is what a standing chain lacks, with what to do."""
-        what, _, step = why.partition(SEPARATOR)
+        what, _, step = show_foreign(why).partition(SEPARATOR)
         super().__init__(
             f"transaction 0x{transaction_hash.hex()} is in no block after {waited_seconds:.0f} s"
             + (f": {what}" if what else "")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 
+from contracts.bindings.foreign_text import show_lines
+
 SEPARATOR = "; next: "
 """Between what happened and what to do."""
 
@@ -29,6 +31,8 @@ _STEPS = {
 def describe_failure(error: BaseException) -> str:
     """Return one line, or two where a next step is known; no class name, that is for programs.
 
+    Control characters are escaped, all but line breaks, which only our own messages have (`foreign_text`).
+
     >>> describe_failure(ValueError("--tokens is 0, expected more; next: name an amount"))
     'error: --tokens is 0, expected more\\nnext:  name an amount'
     """
@@ -42,4 +46,4 @@ def describe_failure(error: BaseException) -> str:
         if error.filename is not None and error.errno is not None:
             step = step or _STEPS.get(error.errno, "")
     what = what or "stopped"
-    return f"error: {what}" + (f"\nnext:  {step}" if step else "")
+    return show_lines(f"error: {what}" + (f"\nnext:  {step}" if step else ""))

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from contracts.bindings.failures import describe_failure
+from contracts.bindings.foreign_text import show_lines
 from localnet.cli import INTERRUPTED, stop_devnet
 from localnet.core.errors import LocalnetError, Stopped
 from localnet.demo.report import build_checks, print_how_to_go_on, print_report
@@ -101,7 +102,7 @@ def run(settings: DemoSettings) -> int:
         console.print("\nstopped; nothing is left running", highlight=False)
         return INTERRUPTED
     except LocalnetError as error:
-        print(f"\nerror: demo {error}", file=sys.stderr)
+        print(show_lines(f"\nerror: demo {error}"), file=sys.stderr)
         return 1
 
 

@@ -118,6 +118,6 @@ def test_what_a_stranger_wrote_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(answer_with({**STATUS, "node": node})) as url:
         code, output = ask(url)
     assert code == 0
-    assert "[/nothing] ]0;mine" in output
+    assert r"[/nothing] \x1b]0;mine\x07" in output
     assert "[bold]" in output
     assert "\x1b" not in output

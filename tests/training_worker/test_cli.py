@@ -14,9 +14,10 @@ import pytest
 from rich.console import Console
 
 from contracts.bindings.errors import ChainUnreachable
-from contracts.bindings.types import RoundState, RunState
+from contracts.bindings.types import RoundState, RunState, UpdateFate
 from training.cli import main
 from training.commands import checkpoint, membership, output, runs, status, watch
+from training.commands.status import explain_update
 from training.core.recipe import ANY_TEXT, DataSource
 from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped
@@ -296,3 +297,23 @@ def test_a_watch_into_a_file_is_a_line_a_round(monkeypatch: Any, capsys: Any) ->
     assert lines[12] == "version 10: held-out loss 1.2500 nats a byte"
     assert lines[13].startswith("run 1, finished, block 99: settled 12 of 12")
     assert len(lines) == 14
+
+
+@pytest.mark.parametrize(
+    ("state", "due", "said"),
+    [
+        (RoundState.OPEN, 0, "the round is still open, and its time runs from when round 4 closes"),
+        (RoundState.OPEN, 90, "the round is still open, until block 90 at the latest; then the members vote"),
+        (RoundState.REVEAL, 0, "keys are being revealed; it goes on when round 4 has settled"),
+        (RoundState.ATTEST, 0, "it is decided after round 4, which has not settled yet"),
+        (RoundState.ATTEST, 90, "2 votes, attempt 1), until block 90 at the latest"),
+        (RoundState.DISPUTE, 90, "decided by block 90 at the latest"),
+    ],
+)
+def test_a_pending_update_is_told_what_it_waits_for(state: RoundState, due: int, said: str) -> None:
+    info: Any = SimpleNamespace(round=5, state=state, due_height=due, num_votes=2, retries=0)
+    update: Any = SimpleNamespace(fate=UpdateFate.PENDING)
+    text = explain_update(update, info)
+    assert text.startswith("pending: ")
+    assert said in text
+    assert "block 0" not in text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
+import pytest
+
 from contracts.bindings.types import MemberState, RunState, UpdateFate
 from training.worker.errors import GenesisMismatch
 from training.worker.loop import LoopEnd
@@ -99,7 +101,9 @@ def test_another_genesis_refuses_the_first_inner_step(net: Any) -> None:
     assert ann.rules.engines == []
 
 
-def test_an_update_that_does_not_validate_is_refused_by_all_alike(net: Any) -> None:
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_an_update_that_does_not_validate_is_refused_by_all_alike(net: Any, caplog: Any, is_whole: bool) -> None:
+    caplog.set_level("WARNING", logger="trainer")
     net.create_run(minMembers=2, numRounds=4)
     ann, bob = net.worker("ann", gain=1), net.worker("bob", gain=1000)
     keep = bob.rules._keep
@@ -109,7 +113,8 @@ def test_an_update_that_does_not_validate_is_refused_by_all_alike(net: Any) -> N
 
         def sending(round_index: int, *, rank: int) -> bytes:
             payload = send(round_index, rank=rank)
-            return b"not a payload" if round_index == 1 else payload
+            spoiled = payload[:-8] + bytes(8) if is_whole else b"not a payload"
+            return spoiled if round_index == 1 else payload
 
         engine.send = sending
         return keep(engine)
@@ -126,6 +131,14 @@ def test_an_update_that_does_not_validate_is_refused_by_all_alike(net: Any) -> N
     assert update.reason.name == "INVALID_PAYLOAD"
     assert ann.summary.root == bob.summary.root
     assert bob.engine.canonical.theta // 1000 == bob.rules.steps * net.info().params.num_rounds
+    said = [record.getMessage() for record in caplog.records]
+    assert any("our update was not counted (invalid payload)" in line for line in said), said
+    if is_whole:
+        why = "round: 0, expected 1"
+        assert said.count(f"round 1: we refuse the update of {bob.ports.address}: {why}") == 1, said
+        assert sum("our own update is invalid, and refused" in line and line.endswith(why) for line in said) == 1, said
+    else:
+        assert f"round 1: payload of {bob.ports.address} is refused: 13 bytes, expected 24" in said
 
 
 def test_leaving_ends_the_worker(net: Any) -> None:

@@ -59,3 +59,13 @@ def test_members_with_other_software_are_named(caplog: pytest.LogCaptureFixture)
         _warn_of_other_software([*ours, _member("0xb", "archipelago/7", MemberState.READY)], "0xme")
     assert "archipelago/7" in caplog.text
     assert CLIENT_NAME in caplog.text
+
+
+def test_what_a_member_calls_its_software_forges_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    strangers = [_member(f"0x{i}", f"x{i:02}\x1b[2J\nround 1: fake", MemberState.ACTIVE) for i in range(20)]
+    with caplog.at_level("WARNING", logger="trainer"):
+        _warn_of_other_software(strangers, "0xme")
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "x00\\x1b[2J\\nround 1: fake" in record.getMessage()
+    assert "and 12 more" in record.getMessage()

@@ -44,6 +44,7 @@ class ToyState:
 class ToySettlement:
     state: ToyState
     refused: int
+    reasons: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,14 +159,20 @@ class ToyRules:
         self, state: ToyState, round_index: int, payloads: Sequence[bytes], *, rank: int, local_steps: int
     ) -> ToySettlement:
         theta, counted, refused = state.theta, list(state.counted), 0
+        reasons = []
         for index, payload in enumerate(payloads):
             if len(payload) != 24:
                 refused |= 1 << index
+                reasons.append((index, f"length in bytes: {len(payload)}, expected 24"))
                 continue
-            gain, units, _ = struct.unpack(">qqq", payload)
+            gain, units, named = struct.unpack(">qqq", payload)
+            if named != round_index:
+                refused |= 1 << index
+                reasons.append((index, f"round: {named}, expected {round_index}"))
+                continue
             theta += units
             counted.append((round_index, gain))
-        return ToySettlement(ToyState(theta, tuple(counted)), refused)
+        return ToySettlement(ToyState(theta, tuple(counted)), refused, tuple(reasons))
 
     def payload_bytes(self, state: ToyState, round_index: int, *, rank: int) -> int:
         return 24

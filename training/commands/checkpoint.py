@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from contracts.bindings.checkpoints import is_complete
 from contracts.bindings.client import ChainClient
+from contracts.bindings.foreign_text import show_lines
 from contracts.bindings.types import CheckpointState
 from training.commands.asking import fetch_run
 from training.commands.options import (
@@ -179,7 +181,7 @@ def generate(
     if as_json:
         print_json({"prompt": prompt, "text": text, "version": model.about.version})
     else:
-        print(text)
+        print(show_lines(text) if sys.stdout.isatty() else text)
 
 
 def fetch_checkpoint(

@@ -14,6 +14,7 @@ from rich.logging import RichHandler
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
+from contracts.bindings.foreign_text import ForeignTextFormatter
 from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
 from contracts.bindings.unlocking import unlock_key
@@ -158,10 +159,10 @@ def _start_logging() -> None:
     handler: logging.Handler
     if STDERR.is_terminal:
         handler = RichHandler(console=STDERR, show_path=False, show_level=False, log_time_format="%H:%M:%S")
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(ForeignTextFormatter("%(message)s"))
     else:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(ForeignTextFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("trainer").setLevel(logging.INFO)
 

@@ -14,13 +14,17 @@ from rich.progress import Progress
 from rich.table import Table
 
 from contracts.bindings.amounts import WEI_PER_TOKEN
+from contracts.bindings.foreign_text import show_lines
 
 PIPE_WIDTH = 160
 """Columns where there is no terminal to ask: tables stay whole in a file."""
 
-STDOUT = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+_PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+"""Of both: strangers' texts are printed too, and what looks like mark-up in one is a part of it."""
+
+STDOUT = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, **_PLAIN)
 """Results."""
-STDERR = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else PIPE_WIDTH)
+STDERR = Console(stderr=True, width=None if sys.stderr.isatty() else PIPE_WIDTH, **_PLAIN)
 """Everything that is no result: errors, progress."""
 
 
@@ -68,11 +72,11 @@ def print_json(value: Any) -> None:
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     """Print a titled list of names and values."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(title=show_lines(title), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, value in pairs:
-        table.add_row(name, value)
+        table.add_row(name, show_lines(value))
     STDOUT.print(table)
 
 
@@ -88,11 +92,11 @@ def create_progress() -> Progress:
 
 def create_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """Return a table for printing or for a live display."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=show_lines(title), title_justify="left")
     for column in columns:
         table.add_column(column)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(show_lines, row))
     return table
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chain.core.rounds.params import MAX_PARTICIPANTS
 from contracts.bindings.option_needs import check_needs
 from training.attack_kind import AttackKind
 from training.commands.describing import describe_rank
@@ -30,7 +31,7 @@ def simulate(
     recipe: Annotated[
         str, typer.Argument(help="A shipped recipe or size, as `trainer recipe` takes them, or a TOML file.")
     ],
-    workers: Annotated[int, typer.Option(min=1, max=255, help="D.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, max=MAX_PARTICIPANTS, help="D.")] = 2,
     rounds: Annotated[int | None, typer.Option(min=1, help="Stop after so many rounds.")] = None,
     evaluate_every: Annotated[int, typer.Option(min=1, help="Rounds between two held-out losses.")] = 1,
     attack: Annotated[AttackKind | None, typer.Option(help="What the last members send instead.")] = None,
@@ -57,8 +58,7 @@ def simulate(
     text = data if data is not None else parsed.data.source.value
     STDERR.print(
         f"{parsed.name}: {company}, {most if rounds is None else rounds} of {most} rounds of "
-        f"up to {parsed.rounds.local_steps} steps, text {text}; loading",
-        markup=False,
+        f"up to {parsed.rounds.local_steps} steps, text {text}; loading"
     )
     # torch takes seconds to load: only here, so that the other commands answer at once.
     import torch

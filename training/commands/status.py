@@ -123,15 +123,29 @@ def explain_update(update: Update, info: RoundInfo) -> str:
         return f"counted{company}; the round is final since block {info.settled_height}"
     if update.fate is UpdateFate.REFUSED:
         return f"refused: {REASONS[update.reason]}"
+    due, before = info.due_height, f"round {info.round - 1}"
+    voting = f"members are voting ({info.num_votes} votes, attempt {info.retries + 1})"
+    # What the chain's next timer does (chain/core/rounds/stepping.py); 0 is none: the round before holds this one.
     waiting = {
-        RoundState.OPEN: "the round is still open",
-        RoundState.REVEAL: "keys are being revealed",
-        RoundState.ATTEST: f"members are voting ({info.num_votes} votes, attempt {info.retries + 1})",
-        RoundState.DISPUTE: "members disagree about the outcome",
+        RoundState.OPEN: (
+            f"the round is still open, until block {due} at the latest; then the members vote",
+            f"the round is still open, and its time runs from when {before} closes; then the members vote",
+        ),
+        RoundState.REVEAL: (
+            f"keys are being revealed, until block {due} at the latest; then the members vote",
+            f"keys are being revealed; it goes on when {before} has settled",
+        ),
+        RoundState.ATTEST: (
+            f"{voting}, until block {due} at the latest; without a quorum they vote again",
+            f"{voting}; it is decided after {before}, which has not settled yet",
+        ),
+        RoundState.DISPUTE: (
+            f"members disagree about the outcome; decided by block {due} at the latest",
+            "members disagree about the outcome",
+        ),
     }
-    return (
-        f"pending: {waiting.get(info.state, format_name(info.state))}; decided by block {info.due_height} at the latest"
-    )
+    said = waiting.get(info.state)
+    return f"pending: {said[0 if due else 1] if said else format_name(info.state)}"
 
 
 def describe_training(update: Update, loss_unit: str) -> str:

@@ -37,6 +37,9 @@ TrainingError
 
 from __future__ import annotations
 
+MAX_SHOWN_CHARACTERS = 100
+"""Of a recipe's value that is refused: enough to know it again."""
+
 
 class TrainingError(Exception):
     """Root of the tree."""
@@ -50,7 +53,7 @@ class RecipeSyntaxError(RecipeError):
     """The text is not TOML."""
 
     def __init__(self, reason: str) -> None:
-        self.reason = reason
+        self.reason = reason = reason if len(reason) <= 300 else f"{reason[:200]}…{reason[-60:]}"
         super().__init__(f"the recipe is not valid TOML: {reason}; next: mend it; `trainer recipe` prints a whole one")
 
 
@@ -61,7 +64,7 @@ class UnknownRecipeKeyError(RecipeError):
         self.key = key
         self.nearest = nearest
         advice = f"did you mean {nearest!r}?" if nearest is not None else "remove it"
-        super().__init__(f"unknown recipe key {key!r}; next: {advice}")
+        super().__init__(f"unknown recipe key {_show_value(key)}; next: {advice}")
 
 
 class MissingRecipeKeyError(RecipeError):
@@ -81,7 +84,16 @@ class RecipeValueError(RecipeError):
         self.key = key
         self.got = got
         self.expected = expected
-        super().__init__(f"recipe key {key!r} is {got!r}, expected {expected}; next: give such a value")
+        super().__init__(f"recipe key {key!r} is {_show_value(got)}, expected {expected}; next: give such a value")
+
+
+def _show_value(value: object) -> str:
+    """Write a value out of a recipe: whoever wrote that, it is one line of a readable length."""
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "one that can't be written"
+    return shown if len(shown) <= MAX_SHOWN_CHARACTERS else f"{shown[:MAX_SHOWN_CHARACTERS]}…"
 
 
 class PayloadRefusedError(TrainingError):

@@ -7,6 +7,7 @@ same model under the same rules.  An unknown key is an error that names the near
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -28,6 +29,9 @@ from training.core.recipe import (
     get_unit,
 )
 
+_MAX_DIGITS = 4_300
+"""Python reads no longer decimal number (sys.int_info)."""
+
 _Section = TypeVar("_Section", ModelRecipe, DataRecipe, InnerRecipe, CodecRecipe, RoundsRecipe, OuterRecipe)
 
 
@@ -40,6 +44,8 @@ def parse_recipe(text: str) -> Recipe:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeSyntaxError(str(error)) from error
+    except ValueError as error:  # what Python's int() refuses
+        raise RecipeSyntaxError(_find_long_number(text) or str(error)) from error
     except RecursionError as error:
         raise RecipeSyntaxError("its brackets are nested too deeply") from error
     _refuse_unknown("", table, {field.name for field in fields(Recipe)})
@@ -91,10 +97,23 @@ def _scalar(key: str, table: Mapping[str, Any], kind: type) -> Any:
             raise RecipeValueError(key, value, "one of " + ", ".join(choice.value for choice in kind))
         return kind(value)
     if kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise RecipeValueError(key, value, "a real number below 1.8e308") from error
     if type(value) is not kind:
         raise RecipeValueError(key, value, get_unit(key) or f"a value of type {kind.__name__}")
     return value
+
+
+def _find_long_number(text: str) -> str:
+    """Say where a number is longer than Python reads; nothing where there is none."""
+    for index, line in enumerate(text.split("\n"), start=1):
+        digits = max((len(found.replace("_", "")) for found in re.findall(r"[0-9][0-9_]*", line)), default=0)
+        if digits > _MAX_DIGITS:
+            key = line.partition("=")[0].strip()
+            return f"{key[:64]!r} is a number of {digits:,} digits, no value has so many (at line {index})"
+    return ""
 
 
 def _refuse_unknown(prefix: str, table: Mapping[str, Any], known: set[str]) -> None:

@@ -41,6 +41,8 @@ class Settlement:
     """Payloads counted; 0 leaves the state as it was."""
     clipped: int = 0
     """Bit i is set where payload i was counted with less than it said, in some tensor."""
+    reasons: tuple[tuple[int, str], ...] = ()
+    """(i, why payload i is refused), for people: nobody votes on it."""
 
 
 def settle(
@@ -58,10 +60,10 @@ def settle(
     that doesn't fit is refused and has no weight.
     """
     plan = plan_payload(recipe, state, round_index, rank=rank)
-    counted = select_valid(payloads, plan)
-    refused = sum(1 << index for index in range(len(payloads)) if index not in counted)
+    counted, reasons = select_valid(payloads, plan)
+    refused = sum(1 << index for index, _ in reasons)
     if not counted:
-        return settle_void(state, refused=refused)
+        return settle_void(state, refused=refused, reasons=reasons)
     coefficients = outer_coefficients(recipe, round_index)
     theta, momentum = dict(state.theta), dict(state.momentum)
     exponents, ranks = dict(state.exponents), dict(state.ranks)
@@ -84,24 +86,28 @@ def settle(
         step=first_step_of_round(recipe.rounds, round_index + 1),
         entry_cache={name: known for name, known in state.entry_cache.copy().items() if name not in changed},
     )
-    return Settlement(state=after, refused=refused, num_accepted=len(counted), clipped=clipped)
+    return Settlement(state=after, refused=refused, num_accepted=len(counted), clipped=clipped, reasons=reasons)
 
 
-def settle_void(state: CanonicalState, *, refused: int = 0) -> Settlement:
+def settle_void(state: CanonicalState, *, refused: int = 0, reasons: tuple[tuple[int, str], ...] = ()) -> Settlement:
     """Return the settlement of a VOID round: the state as it was, root and step counter included."""
-    return Settlement(state=state, refused=refused, num_accepted=0)
+    return Settlement(state=state, refused=refused, num_accepted=0, reasons=reasons)
 
 
-def select_valid(payloads: Sequence[bytes], plan: PayloadPlan) -> list[int]:
-    """Return the indices of the payloads that fit their plan; at most 256, as the chain's bitmap has bits."""
-    valid = []
+def select_valid(payloads: Sequence[bytes], plan: PayloadPlan) -> tuple[list[int], tuple[tuple[int, str], ...]]:
+    """Return the indices of the payloads that fit their plan, and (index, why) of the others.
+
+    At most 256 in all, as the chain's bitmap has bits.
+    """
+    valid, reasons = [], []
     for index, payload in enumerate(payloads):
         try:
             validate(payload, plan)
-        except PayloadRefusedError:
+        except PayloadRefusedError as error:
+            reasons.append((index, f"{error.reason}: {error.got}, expected {error.expected}"))
             continue
         valid.append(index)
-    return valid
+    return valid, tuple(reasons)
 
 
 def aggregate_slot(kind: AggregationKind, payloads: Sequence[bytes], plan: PayloadPlan, slot: Slot) -> Aggregate:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.bindings.types import RoundInfo, RoundState, Update, UpdateFate
+from contracts.bindings.types import RefusalReason, RoundInfo, RoundState, Update, UpdateFate
 from training.worker.errors import AgreedRootMismatch, StateUnavailable
 from training.worker.ports import ChainPort, Rules, Settled
+from training.worker.refusals import Refusals
 from training.worker.source import Fetched, PayloadSource, compute_mask
 from training.worker.trace import EventKind, Trace
 from training.worker.view import SETTLED_STATES, ChainView
@@ -84,6 +85,7 @@ class Agreement:
         self._candidate: tuple[int, tuple[int, ...], Settled, bytes] | None = None
         self._kept: dict[int, Any] = {version: state}
         self._prefetched: dict[int, int] = {}
+        self._refusals = Refusals(me)
 
     @property
     def version(self) -> int:
@@ -145,7 +147,9 @@ class Agreement:
         updates = self._chain.training.updates(self._run, version)
         accepted = [(index, update) for index, update in enumerate(updates) if update.fate is UpdateFate.ACCEPTED]
         settled = self._find_candidate(info, updates) or self._settle(info, accepted, self._state)
-        self._advance(info, settled, self._chain.training.update(self._run, version, self._me), view)
+        own = self._chain.training.update(self._run, version, self._me)
+        self._explain_own(info, own)
+        self._advance(info, settled, own, view)
         return True
 
     def prepare_ballot(self, view: ChainView, *, must_decide: bool) -> Ballot | None:
@@ -171,6 +175,7 @@ class Agreement:
         if self._candidate is None or self._candidate[:2] != (version, indices):
             settled = self._compute(info, [fetched.payloads[index] for index in indices], self._state)
             self._candidate = (version, indices, settled, settled.state.root())
+            self._say_refused(info, candidates, fetched, settled)
         _, _, settled, root = self._candidate
         refused = compute_mask([index for bit, index in enumerate(indices) if settled.refused >> bit & 1])
         return Ballot(round=version, retries=info.retries, root=root, refused=refused, missing=0)
@@ -220,7 +225,30 @@ class Agreement:
         settled = self._compute(info, [fetched.payloads[index] for index, _ in accepted], state)
         if settled.refused:
             LOG.warning("round %d: we would refuse updates that were accepted (%x)", info.round, settled.refused)
+            self._say_refused(info, accepted, fetched, settled)
         return settled
+
+    def _say_refused(
+        self, info: RoundInfo, updates: Sequence[tuple[int, Update]], fetched: Fetched, settled: Settled
+    ) -> None:
+        """Say once which updates we refuse and why; of what never came whole, the source has said it."""
+        whole = ((updates[bit][0], updates[bit][1].member, why) for bit, why in settled.reasons)
+        self._refusals.say(info.round, [(member, why) for index, member, why in whole if fetched.payloads[index]])
+
+    def _explain_own(self, info: RoundInfo, own: Update) -> None:
+        """Say why our update was refused as invalid, where no vote of ours has said it: we have its bytes."""
+        if own.fate is not UpdateFate.REFUSED or own.reason is not RefusalReason.INVALID_PAYLOAD:
+            return
+        if self._refusals.has_said(info.round, self._me):
+            return
+        payload = self._fetch(info, [(0, own)], self._state).payloads.get(0)
+        if not payload:
+            return
+        once = self._rules.settle(self._state, info.round, [payload], rank=info.rank, local_steps=info.local_steps)
+        if once.reasons:
+            self._refusals.say(info.round, [(self._me, once.reasons[0][1])])
+        else:
+            LOG.warning("round %d: our update was refused and is valid here: see that all run one version", info.round)
 
     def _fetch(self, info: RoundInfo, updates: Sequence[tuple[int, Update]], state: Any) -> Fetched:
         """Fetch payloads; only the state's shapes matter for their length, so any version's will do."""

@@ -372,7 +372,11 @@ class RoundLoop:
                     fate = "accepted" if own_accepted else "returned"
                     span.counters[fate] = span.counters.get(fate, 0) + 1
                 if own_accepted is False:
-                    LOG.warning("round %d: our update was not counted; it returns to error feedback", outcome.round)
+                    why = outcome.own.reason.name.lower().replace("_", " ")
+                    said = f" ({why})" if outcome.own.fate is UpdateFate.REFUSED else ""
+                    LOG.warning(
+                        "round %d: our update was not counted%s; it returns to error feedback", outcome.round, said
+                    )
 
     def _judge_own(self, outcome: Outcome) -> bool | None:
         """Say whether the update that left these weights counted; None where none has left them.

@@ -95,6 +95,10 @@ class Settled(Protocol):
     def refused(self) -> int:
         """Bit i set: payload i did not validate and has no weight."""
 
+    @property
+    def reasons(self) -> tuple[tuple[int, str], ...]:
+        """(i, why payload i did not validate), for people."""
+
 
 class Trained(Protocol):
     """What inner steps report."""

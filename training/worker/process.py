@@ -21,6 +21,7 @@ import torch
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import ContractError
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.keys import address_of
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import Member, MemberState, RunInfo, RunState
@@ -62,6 +63,13 @@ STORE_DEADLINE_SECONDS = 10.0
 
 FEE_RESERVE_WEI = 10**16
 """Kept for fees beside the bond: some ten thousand transactions at a devnet's prices."""
+
+
+MAX_CLIENTS_SHOWN = 8
+"""Of the names that members give their software; each may write its own."""
+
+MAX_CLIENT_CHARACTERS = 64
+"""Of such a name; the chain takes as many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,8 +306,9 @@ def _warn_of_other_software(members: Sequence[Member], address: str) -> None:
     """Say what the other live members run where it isn't what we run: votes of two versions may differ."""
     live = (MemberState.JOINED, MemberState.READY, MemberState.ACTIVE)
     others = {member.client for member in members if member.state in live and member.worker != address}
-    if others - {CLIENT_NAME}:
-        LOG.warning("other members run %s, this worker %s", ", ".join(sorted(others - {CLIENT_NAME})), CLIENT_NAME)
+    if names := sorted(show_foreign(name, MAX_CLIENT_CHARACTERS) for name in others - {CLIENT_NAME}):
+        more = f" and {len(names) - MAX_CLIENTS_SHOWN} more" if len(names) > MAX_CLIENTS_SHOWN else ""
+        LOG.warning("other members run %s%s, this worker %s", ", ".join(names[:MAX_CLIENTS_SHOWN]), more, CLIENT_NAME)
 
 
 def _open_metrics(config: JoinConfig, home: Path, address: str) -> Metrics:
