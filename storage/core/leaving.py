@@ -47,7 +47,8 @@ def explain_bond(
         )
     if free_height == NEVER and epoch < last_epoch + 2:
         return BondOutlook(
-            when=f"the chain knows it once storage epoch {last_epoch + 2} begins, now is epoch {epoch}",
+            when=f"from a height that is known once storage epoch {last_epoch + 2} begins; "
+            f"now is epoch {epoch}, the next come by themselves",
             next_step=_explain_stay("and look again in a minute", num_shards),
         )
     if free_height == NEVER:

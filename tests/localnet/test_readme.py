@@ -65,6 +65,8 @@ def test_operate_works_as_printed(paste: list[str], tmp_path: Path) -> None:
     store, node = outputs
     assert "registration  registered" in store
     assert "nothing to do" in store, "doctor"
+    assert "draining: 0 shards kept, 0 B\nbond: 1 token; free: " in store
+    assert "next: it keeps no shard, so the node may stop" in store
     assert re.search(r"catching up  False", node)
     assert "is a validator since block" in node
     assert "verified by header" in node

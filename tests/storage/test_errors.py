@@ -84,7 +84,7 @@ def test_a_node_that_keeps_nothing_need_not_run_for_its_bond(free_height: int, e
     ("facts", "when", "step"),
     [
         ((10, NEVER, 1, 4, 4, 100), "after 1 open challenges", "keep the node running"),
-        ((10, NEVER, 0, 4, 5, 100), "once storage epoch 6 begins, now is epoch 5", "look again"),
+        ((10, NEVER, 0, 4, 5, 100), "once storage epoch 6 begins; now is epoch 5", "look again"),
         ((10, NEVER, 0, 4, 9, 100), "while the node is registered", "storage-node retire"),
         ((10, 12_100, 0, 4, 9, 100), "height 12100, in 12000 blocks, about 1.0 h", "keep the node running until then"),
         ((10, 90, 0, 4, 9, 100), "now, since height 90", "storage-node retire --take-bond"),
