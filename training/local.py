@@ -132,6 +132,11 @@ class LocalWorker:
         """Return the rounds whose own update is neither counted nor returned, ascending."""
         return tuple(sorted(self._in_flight))
 
+    def get_payload(self, round_index: int) -> bytes | None:
+        """Return the payload that is in flight in a round, None where none is."""
+        update = self._in_flight.get(round_index)
+        return None if update is None else update.payload
+
     def train(
         self,
         round_index: int,

@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from da.core.hashing import HASH_BYTES, Tag, compute_stream_hash
+from da.foreign_json import parse_json
 from training.core.errors import WorkerStateDamagedError, WorkerStateMissingError
 
 _MAGIC = b"APWS0001"
@@ -109,6 +110,24 @@ def read_worker_file(path: Path) -> dict[str, torch.Tensor]:
             f"{error.path}: {error.reason}; using {previous_path(path)} instead", RuntimeWarning, stacklevel=2
         )
         return tensors
+
+
+def peek_bytes(path: Path, name: str) -> bytes | None:
+    """Return one tensor's bytes without reading or checking the rest; None where the file isn't whole enough."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER_BYTES + 8)
+            length = int.from_bytes(head[_HEADER_BYTES:], "little")
+            size = os.fstat(file.fileno()).st_size
+            if not head.startswith(_MAGIC) or length > size:
+                return None
+            begin, end = parse_json(file.read(length))[name]["data_offsets"]
+            if not 0 <= begin <= end <= size:
+                return None
+            file.seek(begin, os.SEEK_CUR)
+            return file.read(end - begin)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def previous_path(path: Path) -> Path:

@@ -30,9 +30,10 @@ from training.worker.folder import (
     save_model_folder,
 )
 from training.worker.journal import Journal, JournalContents, SentUpdate, load_journal
+from training.worker.opening import open_journal
 from training.worker.process import hold_home
 from training.worker.restore import restore_newest
-from training.worker.session import open_journal
+from training.worker.source import compute_digest
 from training.worker.trace import EventKind, Trace, TraceEvent, compute_overlap, load_trace
 from training.worker.view import (
     ChainView,
@@ -293,7 +294,7 @@ def sent(round_index: int) -> SentUpdate:
     return SentUpdate(
         round=round_index,
         base_root="00" * 32,
-        digest=f"{round_index:064x}",
+        digest=compute_digest(b"payload").hex(),
         payload_file=f"{round_index}",
         tokens=1,
         loss_micro=1,
@@ -372,17 +373,17 @@ def test_a_crash_while_recording_keeps_the_old_state_whole(tmp_path: Path, momen
 
 def test_a_home_of_another_chain_or_run_is_refused_with_both_values(tmp_path: Path) -> None:
     run = make_view().run
-    journal = open_journal(tmp_path, b"\xaa" * 32, run)
+    journal = open_journal(tmp_path, b"\xaa" * 32, run, ME)
     journal.record_state(lambda path: Path(path).write_bytes(b""), name="s", change=lambda contents: contents)
     with pytest.raises(WrongChain) as caught:
-        open_journal(tmp_path, b"\xbb" * 32, run)
+        open_journal(tmp_path, b"\xbb" * 32, run, ME)
     assert "aa" * 32 in caught.value.message
     assert "bb" * 32 in caught.value.message
     with pytest.raises(WrongRun):
-        open_journal(tmp_path, b"\xaa" * 32, replace(run, run=2))
+        open_journal(tmp_path, b"\xaa" * 32, replace(run, run=2), ME)
     (tmp_path / "journal.json").write_bytes(b"")
     with pytest.raises(WorkerStateDamaged, match=r"journal\.json"):
-        open_journal(tmp_path, b"\xaa" * 32, run)
+        open_journal(tmp_path, b"\xaa" * 32, run, ME)
 
 
 DAMAGED: list[tuple[str, Any]] = [
@@ -415,7 +416,7 @@ def test_invalid_journal_is_named_with_the_file(tmp_path: Path, field: str, valu
     path = tmp_path / "journal.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(WorkerStateDamaged, match=r"journal\.json") as caught:
-        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run, ME)
     assert field in caught.value.message
     assert "move" in caught.value.next_step
 
@@ -434,20 +435,20 @@ def test_invalid_open_update_is_named(tmp_path: Path, field: str, value: Any) ->
     raw["sent"][0][field] = value
     path.write_text(json.dumps(raw))
     with pytest.raises(WorkerStateDamaged, match=rf"sent\[0\]\.{field}"):
-        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run, ME)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"sent":' * 5_000, b"\xff\xfe", b"null", b"[]"])
 def test_invalid_journal_bytes(tmp_path: Path, body: bytes) -> None:
     (tmp_path / "journal.json").write_bytes(body)
     with pytest.raises(WorkerStateDamaged):
-        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run, ME)
 
 
 def test_invalid_journal_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "journal.json").mkdir()
     with pytest.raises(WorkerStateDamaged):
-        open_journal(tmp_path, b"\xaa" * 32, make_view().run)
+        open_journal(tmp_path, b"\xaa" * 32, make_view().run, ME)
 
 
 def test_two_processes_on_one_home_are_told_apart(tmp_path: Path) -> None:

@@ -125,3 +125,10 @@ def test_altered_file_is_fetched_anew(make: Make, stores: Stores, tmp_path: Path
         path.write_bytes(damaged)
         assert make().fetch(0, [(0, HONEST)], num_bytes=SIZE).payloads == {0: GOOD}
     assert len(stores.asked) == 4
+
+
+def test_altered_own_payload_is_fetched_from_the_stores(make: Make, stores: Stores) -> None:
+    """It was taken for its length, and the worker refused itself or came to another root."""
+    altered = bytes([GOOD[0] ^ 1]) + GOOD[1:]
+    assert make({A_BLOB: altered}).fetch(0, [(0, HONEST)], num_bytes=SIZE).payloads == {0: GOOD}
+    assert stores.asked == [A_BLOB]

@@ -104,6 +104,9 @@ class ToyEngine:
             self.progress, self.residual = 0, 0
         return struct.pack(">qqq", self.gain, self.sent[round_index], round_index)
 
+    def get_payload(self, round_index: int) -> bytes | None:
+        return self.send(round_index, rank=0) if round_index in self.sent else None
+
     def apply(self, settlement: Any, round_index: int, own_accepted: bool | None) -> None:
         assert round_index == self.version, (round_index, self.version)
         assert (own_accepted is None) == (round_index not in self.sent)

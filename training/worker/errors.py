@@ -2,7 +2,8 @@
 
 WorkerError
 ├── Fatal (exit 2)        nothing a retry would change
-│   ├── WrongChain, WrongRun, WrongRecipe, WrongSoftware, NotAllowedHere, KeyInUse, WorkerStateDamaged
+│   ├── WrongChain, WrongRun, WrongMember, WrongRecipe, WrongSoftware, NotAllowedHere, KeyInUse
+│   ├── HomeUnusable, WorkerStateDamaged
 │   ├── GenesisMismatch, AgreedRootMismatch
 │   └── Refused           the contract said no, by name
 └── GaveUp (exit 3)       a deadline passed; starting again later may work
@@ -62,6 +63,17 @@ class WrongRun(Fatal):
     """There is no such run, or the home folder belongs to another one."""
 
 
+class WrongMember(Fatal):
+    """The home folder belongs to another key."""
+
+    def __init__(self, home: str, expected: str, got: str) -> None:
+        """Keep the home and both addresses."""
+        super().__init__(
+            f"{home} belongs to {expected}, this key is {got}: nothing in it was touched",
+            next_step="give each key its own --home, or start with that member's key",
+        )
+
+
 class WrongRecipe(Fatal):
     """The recipe's bytes are not what the chain's digest says."""
 
@@ -96,6 +108,18 @@ class KeyInUse(Fatal):
         super().__init__(
             f"{address} trains in run {run} already, from {holder or 'another folder'}",
             next_step="stop that worker first, or make this one a key of its own: trainer keys new",
+        )
+
+
+class HomeUnusable(Fatal):
+    """The home folder, or something in it, can't be read and written by this user."""
+
+    def __init__(self, home: str, path: str, reason: str) -> None:
+        """Keep the home, what in it is in the way, and what the system says."""
+        super().__init__(
+            f"{path} can't be used: {reason}",
+            next_step=f"let the user who runs the worker read and write all of {home} (owner, mode, mount), "
+            "or name another --home",
         )
 
 

@@ -9,7 +9,9 @@ the saved state's past, or everything needed to finish the sending is here.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -19,6 +21,9 @@ from typing import Any, TypeVar
 
 from da.foreign_json import parse_json
 from training.worker.durable import save_durable
+from training.worker.source import compute_digest
+
+LOG = logging.getLogger("trainer")
 
 JOURNAL_VERSION = 1
 
@@ -59,6 +64,8 @@ class JournalContents:
     """The run."""
     recipe_digest: str
     """Hex."""
+    member: str = ""
+    """Address of the key; empty in a journal from before it was written down."""
     state_file: str = ""
     """Name of the newest whole worker state in the home's ``state`` folder; empty before the first."""
     trained_round: int = -1
@@ -105,8 +112,29 @@ class Journal:
         return next((update for update in self.contents.sent if update.round == round_index), None)
 
     def load_payload(self, update: SentUpdate) -> bytes:
-        """Return the payload of an update of ours."""
-        return (self.sent_folder / update.payload_file).read_bytes()
+        """Return the payload of an update of ours, exactly as it was sent.
+
+        Raises FileNotFoundError where the file is gone, or was altered on the disk: then it is set aside, and said.
+        """
+        path = self.sent_folder / update.payload_file
+        try:
+            payload = path.read_bytes()
+            got = compute_digest(payload).hex()
+            if got == update.digest:
+                return payload
+            reason = f"it has digest {got}, was written with {update.digest}"
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            reason = f"it can't be read: {error.strerror}"
+        path.replace(path.with_name(f"{path.name}.altered"))
+        LOG.warning("round %d: our payload %s was altered on the disk and is set aside: %s", update.round, path, reason)
+        raise FileNotFoundError(errno.ENOENT, "was altered on the disk and set aside", str(path))
+
+    def save_payload(self, update: SentUpdate, payload: bytes) -> None:
+        """Write the payload of an open update anew, where its file was lost. Raises OSError, on a full disk for one."""
+        self.sent_folder.mkdir(parents=True, exist_ok=True)
+        save_durable(self.sent_folder / update.payload_file, payload)
 
     def record_state(
         self,
@@ -147,6 +175,7 @@ class Journal:
                     genesis_hash=self._contents.genesis_hash,
                     run=self._contents.run,
                     recipe_digest=self._contents.recipe_digest,
+                    member=self._contents.member,
                 )
             )
         self._remove_unnamed()
@@ -218,6 +247,10 @@ def _is_hex(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch("(?:[0-9a-f]{2})*", value) is not None
 
 
+def _is_address_or_empty(value: Any) -> bool:
+    return value == "" or (isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{40}", value) is not None)
+
+
 def _is_name(value: Any) -> bool:
     """Say whether a value names a file in a folder: nothing that leads out of it."""
     return isinstance(value, str) and re.fullmatch("[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", value) is not None
@@ -239,6 +272,7 @@ _CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "genesis_hash": _is_digest,
     "run": _is_count,
     "recipe_digest": _is_digest,
+    "member": _is_address_or_empty,
     "state_file": _is_name_or_empty,
     "trained_round": _is_round_or_none,
     "trained_steps": _is_count,
@@ -263,6 +297,7 @@ _EXPECTED: Mapping[Callable[[Any], bool], str] = {
     _is_digest: "64 hex digits",
     _is_digest_or_empty: "64 hex digits or nothing",
     _is_hex: "hex",
+    _is_address_or_empty: "an address or nothing",
     _is_name: "a file's name, without a folder",
     _is_name_or_empty: "a file's name, without a folder, or nothing",
     _is_count: "an integer from 0",

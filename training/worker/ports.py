@@ -157,6 +157,9 @@ class LocalEngine(Protocol):
     def send(self, round_index: int, *, rank: int) -> bytes:
         """Take the round's fragment out of the local progress and return its payload."""
 
+    def get_payload(self, round_index: int) -> bytes | None:
+        """Return the payload of ours that is in flight in a round, None where none is."""
+
     def apply(self, settlement: Any, round_index: int, own_accepted: bool | None) -> None:
         """Let a settled round enter the weights; None where nothing of ours was sent in it."""
 

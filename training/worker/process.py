@@ -38,6 +38,7 @@ from training.worker.errors import (
     ChainSilent,
     Fatal,
     GroupEnded,
+    HomeUnusable,
     KeyInUse,
     NotAllowedHere,
     NotFunded,
@@ -50,6 +51,7 @@ from training.worker.journal import load_journal
 from training.worker.loop import Patience
 from training.worker.metrics import Metrics, MetricsSink
 from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
+from training.worker.opening import check_usable, open_journal
 from training.worker.pace import Pace
 from training.worker.sending import TrainingSender
 from training.worker.session import Summary, WorkerParts, run_worker
@@ -117,7 +119,10 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
     address = address_of(config.private_key)
     if config.num_threads > 0:
         torch.set_num_threads(config.num_threads)
-    with ChainClient(config.chain_urls) as client:
+    with contextlib.ExitStack() as held, ChainClient(config.chain_urls) as client:
+        is_held = config.home is not None and os.path.exists(config.home)  # False where it can't be seen
+        if config.home is not None and is_held:
+            held.enter_context(hold_home(config.home))
         seconds = config.patience.chain_seconds
         try:
             first_seconds = seconds if has_been_there(config, address) else config.patience.first_contact_seconds
@@ -131,7 +136,11 @@ def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
             )
             genesis_hash = ask_patiently(client.genesis_hash, seconds, stop)
             home = config.home or choose_home(genesis_hash, config.run, address)
-            with hold_home(home), hold_key(genesis_hash, config.run, address, home):
+            if not is_held:
+                held.enter_context(hold_home(home))
+            # Another's home is refused before anything is written or paid.
+            open_journal(home, genesis_hash, run, address)
+            with hold_key(genesis_hash, config.run, address, home):
                 return _work_at(home, client, run, address, config, stop)
         except Interrupted as error:
             raise ChainSilent(str(error), next_step="check --chain, then start again") from error
@@ -245,20 +254,28 @@ def explain_memory(device: str) -> Iterator[None]:
 
 @contextmanager
 def hold_home(home: Path) -> Iterator[None]:
-    """Keep a second process out of a home folder for as long as the block runs."""
+    """Keep a second process out of a home folder for as long as the block runs; one that can't be used is named.
+
+    Raises `Fatal`.
+    """
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Fatal(
             f"--home {home} can't be a folder: {error.strerror}", next_step="name another folder, on a disk with room"
         ) from error
-    with (home / "lock").open("a", encoding="ascii") as file:
+    try:
+        lock = (home / "lock").open("a", encoding="ascii")
+    except OSError as error:
+        raise HomeUnusable(str(home), str(home / "lock"), error.strerror or str(error)) from error
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Fatal(
                 f"another worker uses {home}", next_step="stop it first, or give this worker its own --home and key"
             ) from error
+        check_usable(home)
         yield
 
 

@@ -19,6 +19,7 @@ from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError,
 from contracts.bindings.types import Member, RunInfo, RunState, UpdateFate
 from training.worker.agreement import Agreement
 from training.worker.asking import RETRY_SECONDS, Interrupted, ask_patiently
+from training.worker.durable import is_disk_full
 from training.worker.duties import Duties, Parts, join_run
 from training.worker.errors import (
     SEE_STORES,
@@ -28,19 +29,19 @@ from training.worker.errors import (
     Refused,
     StateUnavailable,
     WorkerStateDamaged,
-    WrongChain,
     WrongRecipe,
     WrongRun,
 )
 from training.worker.exchange import Exchange
-from training.worker.journal import Journal, JournalContents, load_journal
+from training.worker.journal import Journal, SentUpdate
 from training.worker.loop import LoopEnd, Patience, RoundLoop
+from training.worker.opening import check_not_ahead, open_journal
 from training.worker.outbox import Outbox
 from training.worker.pace import Pace
 from training.worker.ports import ChainPort, LocalEngine, PayloadPort, Rules, SenderPort
 from training.worker.restore import restore_newest
 from training.worker.saying import Said
-from training.worker.source import PayloadSource
+from training.worker.source import PayloadSource, compute_digest
 from training.worker.trace import Trace
 from training.worker.view import ChainView, compute_rejoin_is_due, compute_start_version
 from training.worker.watcher import POLL_SECONDS, Watcher
@@ -135,7 +136,7 @@ def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
         genesis_hash = _retry(parts, stop, parts.chain.genesis_hash)
     except Interrupted as error:
         raise ChainSilent(str(error), next_step="check --chain, then start again") from error
-    journal = open_journal(parts.home, genesis_hash, run)
+    journal = open_journal(parts.home, genesis_hash, run, parts.sender.address)
     if run.recipe_digest != parts.rules.recipe_digest:
         raise WrongRecipe(run.recipe_digest, parts.rules.recipe_digest)
     resets, last_version, wanting_since = 0, -1, None
@@ -161,26 +162,6 @@ def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
                     next_step="use the same version of the software as the other members",
                 )
         journal.reset()
-
-
-def open_journal(home: Path, genesis_hash: bytes, run: RunInfo) -> Journal:
-    """Open a home's journal, or begin one; refuses a home of another chain, run or recipe."""
-    home.mkdir(parents=True, exist_ok=True)
-    digest = run.recipe_digest.hex()
-    fresh = JournalContents(genesis_hash=genesis_hash.hex(), run=run.run, recipe_digest=digest)
-    try:
-        contents = load_journal(home)
-    except (ValueError, OSError) as error:
-        raise WorkerStateDamaged(str(home / "journal.json"), str(error)) from error
-    if contents is None:
-        return Journal(home, fresh)
-    if contents.genesis_hash != fresh.genesis_hash:
-        raise WrongChain(bytes.fromhex(contents.genesis_hash), genesis_hash)
-    if (contents.run, contents.recipe_digest) != (run.run, digest):
-        raise WrongRun(
-            f"{home} belongs to run {contents.run}, not to run {run.run}", next_step="give each run its own --home"
-        )
-    return Journal(home, contents)
 
 
 def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> _SessionEnd:
@@ -367,6 +348,7 @@ def _load_engine(parts: WorkerParts, journal: Journal, view: ChainView) -> Local
     """Return the worker as saved, None where there is nothing usable."""
     contents = journal.contents
     if not contents.state_file:
+        check_not_ahead(journal, view.run)
         return None
     path = journal.state_folder / contents.state_file
     try:
@@ -384,8 +366,33 @@ def _load_engine(parts: WorkerParts, journal: Journal, view: ChainView) -> Local
         LOG.warning("our saved version %d is not the run's any more: restoring from a checkpoint", engine.version)
         journal.reset()
         return None
+    # Now that the state is proved: a run that went back, or a node that lags, would have been noticed by it.
+    check_not_ahead(journal, view.run)
+    _mend_payloads(journal, engine)
     LOG.info("resumed at version %d after round %d", engine.version, contents.last_sent_round)
     return engine
+
+
+def _mend_payloads(journal: Journal, engine: LocalEngine) -> None:
+    """Write own payloads whose files are gone or were altered anew, from the saved state that has them in flight."""
+    for update in journal.contents.sent:
+        try:
+            journal.load_payload(update)
+        except FileNotFoundError:
+            payload = engine.get_payload(update.round)
+            if payload is not None and compute_digest(payload).hex() == update.digest:
+                _rewrite(journal, update, payload)
+
+
+def _rewrite(journal: Journal, update: SentUpdate, payload: bytes) -> None:
+    try:
+        journal.save_payload(update, payload)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        LOG.warning("round %d: no room to write our payload anew: %s", update.round, error.strerror)
+    else:
+        LOG.info("round %d: our payload is written anew, from the saved worker state", update.round)
 
 
 def _find_last_sent(parts: WorkerParts, journal: Journal, view: ChainView) -> int:
