@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from chain.cometbft import StateSyncSource
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.whole_answer import read_within
 
 TIMEOUT_SECONDS = 10.0
@@ -20,6 +22,12 @@ COMETBFT_PORT = 26657
 """CometBFT's customary RPC port."""
 JSON_RPC_PORT = 8545
 """Where our JSON-RPC listens if it can: people know this one, and give it."""
+
+
+_PEER = re.compile(r"[0-9a-f]{40}@[][0-9A-Za-z.:_-]{1,255}:[0-9]{1,5}")
+"""id@host:port as CometBFT has them; it goes into a configuration file."""
+_HASH = re.compile("[0-9A-Fa-f]{64}")
+"""Of a block, as CometBFT says it."""
 
 
 class JoinFailed(Exception):
@@ -52,6 +60,8 @@ def plan_join(servers: Sequence[str], *, peers: Sequence[str], trust_height: int
     ]
     expected = trust_hash.upper() or hashes[0]
     for server, got in zip(servers, hashes, strict=True):
+        if not isinstance(got, str) or _HASH.fullmatch(got) is None:
+            raise JoinFailed(f"{server} says hash {_show(got)}, expected 64 hex digits; next: name another --server")
         if got != expected:
             raise JoinFailed(
                 f"{server} has block {got} at height {height}, expected {expected}: one of them lies;"
@@ -77,10 +87,10 @@ def fetch(server: str, path: str) -> dict[str, Any]:
             f" {JSON_RPC_PORT}"
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise JoinFailed(f"{server}/{path} doesn't answer: {error}; next: name another --server") from error
+        raise JoinFailed(f"{server}/{path} doesn't answer: {_show(error)}; next: name another --server") from error
     if not isinstance(document, dict) or not isinstance(document.get("result"), dict):
         said = document.get("error", document) if isinstance(document, dict) else document
-        raise JoinFailed(f"{server}/{path} answers {str(said)[:200]}; next: name another --server")
+        raise JoinFailed(f"{server}/{path} answers {_show(said)}; next: name another --server")
     result: dict[str, Any] = document["result"]
     return result
 
@@ -91,8 +101,8 @@ def _check_distinct(servers: Sequence[str], node_ids: Sequence[str]) -> None:
     for server, node_id in zip(servers, node_ids, strict=True):
         if node_id in first:
             raise JoinFailed(
-                f"{first[node_id]} and {server} are one node, {node_id}: one witness, not two; next: give the address"
-                " of another node as the second --server, or only one and a --trust-hash that you know"
+                f"{first[node_id]} and {server} are one node, {_show(node_id)}: one witness, not two; next: give the "
+                "address of another node as the second --server, or only one and a --trust-hash that you know"
             )
         first[node_id] = server
 
@@ -102,4 +112,11 @@ def _make_peer(server: str, status: dict[str, Any]) -> str:
     host, _, port = listen.rpartition(":")
     if host in ("", "0.0.0.0", "::", "[::]"):
         host = urlsplit(server).hostname or "127.0.0.1"
-    return f"{status['node_info']['id']}@{host}:{port}"
+    peer = f"{status['node_info']['id']}@{host}:{port}"
+    if _PEER.fullmatch(peer) is None:
+        raise JoinFailed(f"{server} says it is {_show(peer)}, expected ID@HOST:PORT; next: name another --server")
+    return peer
+
+
+def _show(value: object) -> str:
+    return show_foreign(str(value), 200)

@@ -39,6 +39,7 @@ from chain.core.light import (
 from chain.core.smt import Proof, verify
 from contracts.bindings.client import NO_METHOD_CODE
 from contracts.bindings.failures import SEPARATOR
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.whole_answer import read_within
 
 TIMEOUT_SECONDS = 10.0
@@ -58,7 +59,7 @@ class SourceFailed(LightError):
 
     def __init__(self, url: str, reason: str, next_step: str = "ask another node") -> None:
         """Keep the address."""
-        super().__init__(f"{url}: {reason}; next: {next_step}")
+        super().__init__(f"{url}: {show_foreign(reason)}; next: {next_step}")
         self.url = url
 
 

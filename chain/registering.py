@@ -16,6 +16,7 @@ from chain.core.genesis import parse_genesis
 from chain.home import load_genesis
 from contracts.bindings.client import ChainClient
 from contracts.bindings.errors import BindingError
+from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.standstill import is_enough
 from contracts.bindings.types import StakingParams, Validator
 
@@ -63,7 +64,8 @@ def check_chain(client: ChainClient, home: Path) -> None:
 def _name_chain(client: ChainClient) -> str:
     evm = f"(EVM chain id {client.chain_id()}"
     try:
-        return f"chain {client.ask_consensus('status', {})['node_info']['network']} {evm}"
+        network = show_foreign(str(client.ask_consensus("status", {})["node_info"]["network"]), 64)
+        return f"chain {network} {evm}"
     except (BindingError, KeyError, TypeError):
         return f"another one {evm}"
 

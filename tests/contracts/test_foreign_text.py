@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -76,3 +78,14 @@ def test_a_log_has_one_line_a_record() -> None:
         logger.exception("and that")
     assert "Traceback" in out.getvalue()
     assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "start", ["from chain.commands.options import configure_logging", "from training.commands import membership"]
+)
+def test_the_logs_of_processes_are_written_so(start: str) -> None:
+    call = "configure_logging()" if "chain" in start else "membership._start_logging()"
+    script = f"{start}\nimport logging\n{call}\nlogging.warning('other members run %s', {EVIL[:-1]!r})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    (line,) = done.stderr.splitlines()
+    assert _is_clean(line)
