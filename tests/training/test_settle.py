@@ -318,6 +318,10 @@ def test_refused_payloads_have_no_weight(make_recipe: RecipeMaker) -> None:
     bad = [b"", good[0][:-1], good[0] + b"\x00", other_round, bytes(len(good[0])), b"\xff" * len(good[0])]
     mixed = settle(recipe, before, ROUND, [bad[0], good[0], *bad[1:4], good[1], *bad[4:]], rank=3, local_steps=8)
     assert mixed.refused == 0b11011101
+    reasons = dict(mixed.reasons)
+    assert sorted(reasons) == [0, 2, 3, 4, 6, 7], "each that is refused has its reason"
+    assert reasons[0] == f"length in bytes: 0, expected {plan.num_bytes}"
+    assert reasons[4] == f"header: {other_round[:HEADER_BYTES].hex()}, expected {plan.header.hex()}"
     assert mixed.num_accepted == 2
     assert mixed.state.root() == settle(recipe, before, ROUND, good, rank=3, local_steps=8).state.root()
 
