@@ -18,8 +18,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240.0
-SLEEP_SECONDS = 12
-"""In place of the 30 that a busy machine may need: what comes later is not looked at here."""
+PAUSES = {
+    "STORE": "sleep 12",
+    "NODE": "for _ in $(seq 60); do chain-node status --home node | grep -q 'catching up  False' && break; sleep 1; done",
+}
+"""In place of the 30 seconds after a process began: of a store nothing is looked at that comes later, a node of a busy
+machine may need more."""
 
 
 def read_blocks() -> list[str]:
@@ -41,7 +45,11 @@ def paste(tmp_path: Path) -> Iterator[list[str]]:
     for shown, own in ports.items():
         assert any(shown in block for block in blocks), shown
         blocks = [block.replace(shown, own) for block in blocks]
-    yield [block.replace("sleep 30", f"sleep {SLEEP_SECONDS}") for block in blocks]
+    for process, pause in PAUSES.items():
+        shown = f"{process}=$!; sleep 30"
+        assert any(shown in block for block in blocks), shown
+        blocks = [block.replace(shown, f"{process}=$!; {pause}") for block in blocks]
+    yield blocks
     subprocess.run([*localnet, "down", "--quiet"], cwd=tmp_path, timeout=DEADLINE_SECONDS, check=True)
 
 
