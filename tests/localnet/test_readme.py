@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240.0
 PAUSES = {
     "STORE": "sleep 12",
-    "NODE": "for _ in $(seq 60); do chain-node status --home node | grep -q 'catching up  False' && break; sleep 1; done",
+    "NODE": "for _ in $(seq 60); do chain-node status --home node | grep -q 'up  False' && break; sleep 1; done",
 }
 """In place of the 30 seconds after a process began: of a store nothing is looked at that comes later, a node of a busy
 machine may need more."""
