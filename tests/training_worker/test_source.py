@@ -118,6 +118,18 @@ def test_invalid_code_is_asked_for_once(make: Make, stores: Stores) -> None:
     assert stores.asked == [BAD_BLOB]
 
 
+def test_a_refusal_is_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    source = make()
+    bad = [(0, COPY), (1, make_update("B", BAD_BLOB)), (2, make_update("C", M_BLOB, size=1))]
+    for _ in range(3):
+        assert set(source.fetch(0, bad, num_bytes=SIZE).payloads.values()) == {b""}
+    assert sorted(caplog.messages) == [
+        "round 0: payload of B is refused: badly encoded",
+        "round 0: payload of C is refused: 1 bytes, expected 16",
+        "round 0: payload of M is refused: not what its digest says",
+    ]
+
+
 def test_altered_file_is_fetched_anew(make: Make, stores: Stores, tmp_path: Path) -> None:
     make().fetch(0, [(0, HONEST)], num_bytes=SIZE)
     (path,) = (tmp_path / "payloads").iterdir()

@@ -68,6 +68,7 @@ class PayloadSource:
         self._find_own = find_own
         self._not_before: dict[bytes, float] = {}
         self._inconsistent: set[bytes] = set()
+        self._refused: set[tuple[int, str]] = set()
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL_FETCHES, thread_name_prefix="fetch")
 
     def fetch(self, round_index: int, updates: Iterable[tuple[int, Update]], *, num_bytes: int) -> Fetched:
@@ -87,6 +88,7 @@ class PayloadSource:
 
     def forget_before(self, round_index: int) -> None:
         """Remove cached payloads of rounds that a certified checkpoint covers."""
+        self._refused = {each for each in self._refused if each[0] >= round_index}
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
@@ -101,19 +103,18 @@ class PayloadSource:
     def _fetch_one(self, round_index: int, update: Update, num_bytes: int) -> bytes | PayloadUnavailable:
         """Return what lies behind an update's blob if it is what the digest says, else empty bytes."""
         if update.size_bytes != num_bytes:
-            LOG.warning(
-                "round %d: payload of %s is refused: %d bytes, expected %d",
-                round_index,
-                update.member,
-                update.size_bytes,
-                num_bytes,
-            )
-            return b""
+            return self._refuse(round_index, update, f"{update.size_bytes} bytes, expected {num_bytes}")
         data = self._read_blob(round_index, update)
         if isinstance(data, bytes) and data and compute_digest(data) != update.digest:
-            LOG.warning("round %d: payload of %s is refused: not what its digest says", round_index, update.member)
-            return b""
+            return self._refuse(round_index, update, "not what its digest says")
         return data
+
+    def _refuse(self, round_index: int, update: Update, reason: str) -> bytes:
+        """Return the empty bytes that stand for no payload, and say why, once: the same update is looked at again."""
+        if (round_index, update.member) not in self._refused:
+            self._refused.add((round_index, update.member))
+            LOG.warning("round %d: payload of %s is refused: %s", round_index, update.member, reason)
+        return b""
 
     def _read_blob(self, round_index: int, update: Update) -> bytes | PayloadUnavailable:
         """Return the bytes of a blob; empty ones where it is badly encoded."""
@@ -138,8 +139,7 @@ class PayloadSource:
             return error
         except PayloadInconsistent as error:
             self._inconsistent.add(update.blob)
-            LOG.warning("round %d: payload of %s is refused: %s", round_index, update.member, error.reason)
-            return b""
+            return self._refuse(round_index, update, error.reason)
         self._keep(path, data)
         return data
 
