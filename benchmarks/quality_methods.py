@@ -92,7 +92,7 @@ class Scenario:
     num_steps: int = 800
     """Inner steps of each worker."""
     num_seeds: int = 2
-    """From 0 on."""
+    """From 0 on; the quick run takes the first."""
     is_full_only: bool = False
     """Left out of the quick run."""
 
@@ -101,7 +101,7 @@ class Scenario:
         return (
             f"{self.name}: width {self.model.width}, {self.model.num_layers} layers, D {self.num_workers},"
             f" H {self.local_steps}, {self.num_steps} steps a worker, batch 8 x {self.model.context} bytes,"
-            f" {self.num_seeds} seed(s) from 0, held-out nats a byte"
+            " held-out nats a byte"
         )
 
 
