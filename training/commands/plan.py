@@ -24,7 +24,7 @@ from training.core.throughput import (
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
-_SIZES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_SIZES = _UNITS | {"b": 1e9}
 """As sizes of models are written, `trainer recipe`'s too."""
 
 _SCALES = ((1e9, 2048, 64), (1e9, 2048, 1000), (100e9, 8192, 64), (100e9, 8192, 1000))

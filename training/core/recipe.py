@@ -112,7 +112,7 @@ class ModelRecipe:
     def __post_init__(self) -> None:
         _check("model.vocabulary", self.vocabulary, 256, 1 << 24)
         for key, text in (("model.config", self.config), ("model.tensors", self.tensors)):
-            if not text.translate(_LAYOUT).isprintable():
+            if not text.translate(str.maketrans("", "", _LAYOUT)).isprintable():
                 raise RecipeValueError(key, _find_unprintable(text), "text without control characters")
         if (self.kind is ModelKind.HUGGING_FACE) != bool(self.config and self.tensors):
             expected = "config and tensors where the kind is hugging_face, and neither where it is gpt"
@@ -337,7 +337,7 @@ def _check(key: str, value: int, minimum: int, maximum: int) -> None:
         raise RecipeValueError(key, value, f"{minimum}..{maximum}" + (f" ({unit})" if unit else ""))
 
 
-_LAYOUT = str.maketrans("", "", "\n\r\t")
+_LAYOUT = "\n\r\t"
 """What text of several lines may hold besides what is printed."""
 
 
@@ -349,7 +349,7 @@ def _check_line(key: str, value: str, max_characters: int) -> None:
 
 def _find_unprintable(text: str) -> str:
     """Return the first character that doesn't print, and what stands around it."""
-    at = next(index for index, each in enumerate(text) if not (each.isprintable() or each in "\n\r\t"))
+    at = next(index for index, each in enumerate(text) if not (each.isprintable() or each in _LAYOUT))
     return text[max(0, at - 20) : at + 20]
 
 
