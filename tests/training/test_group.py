@@ -326,7 +326,10 @@ def parent(recipe: Recipe, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[st
         )
     )
     process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "recipe.toml")], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(script), str(tmp_path / "recipe.toml")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert process.stdout is not None
     children = [int(pid) for pid in process.stdout.readline().split()]
@@ -342,15 +345,17 @@ def parent(recipe: Recipe, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[st
 
 
 @pytest.mark.integration
-def test_no_orphan_when_the_parent_is_killed(parent: tuple[subprocess.Popen[str], list[int]]) -> None:
+def test_no_orphan_when_the_parent_is_killed(parent: tuple[subprocess.Popen[str], list[int]], tmp_path: Path) -> None:
     process, children = parent
     assert len(children) == 2
+    assert list(tmp_path.glob("archipelago-group-*")), "the stages met somewhere else"
     process.kill()
     process.wait()
     deadline = time.monotonic() + 10
     while any(is_running(pid) for pid in children):
         assert time.monotonic() < deadline, "a stage outlived its parent"
         time.sleep(0.05)
+    assert not list(tmp_path.glob("archipelago-group-*")), "the folder in which they met was left behind"
 
 
 def test_a_stage_that_takes_no_order_ends_the_worker(recipe: Recipe, corpus: Corpus) -> None:

@@ -24,16 +24,13 @@ from typing import Any
 import torch
 
 from training.core.errors import GroupEndedError, NonFiniteUpdateError
-from training.group.serving import ProcessConfig, run_process
+from training.group.serving import END_SECONDS, ProcessConfig, run_process
 from training.group.shape import GroupConfig, plan_devices
 
 LOG = logging.getLogger("trainer")
 
 START_SECONDS = 300.0
 """For the processes to load torch, meet and take their tensors; a busy machine needs most of a minute."""
-
-END_SECONDS = 5.0
-"""Given to a child to end by itself before it is killed."""
 
 CLOSE_SECONDS = 0.5
 """To put the order to close, a few bytes, into each pipe: one that is full has a child that reads nothing."""

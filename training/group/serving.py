@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -27,6 +28,9 @@ from training.core.errors import NonFiniteUpdateError
 from training.inner import Precision
 
 LOG = logging.getLogger("trainer")
+
+END_SECONDS = 5.0
+"""Given to a child to end by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,10 @@ def run_process(
     ``create(config, *arguments)`` makes what answers the orders.
     """
     _pass_on_stops(notices)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    parent = parent_process()
+    assert parent is not None
+    ending = threading.Thread(target=_end_with_parent, args=(parent.sentinel, config.rendezvous.parent), daemon=True)
+    ending.start()
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
     device = torch.device(config.device)
@@ -82,6 +89,8 @@ def run_process(
         serve_orders(create, config, orders)
     finally:
         distributed.destroy_process_group()
+        if not parent.is_alive():
+            ending.join(END_SECONDS)
 
 
 def serve_orders(create: Callable[..., object], config: ProcessConfig, orders: connection.Connection) -> None:
@@ -135,9 +144,11 @@ def _listen_on_this_host_only() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def _end_with_parent() -> None:
-    """End this process at once when the parent has ended, whatever the main thread waits for."""
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
+def _end_with_parent(sentinel: int, meeting_folder: Path) -> None:
+    """End this process at once when the parent has ended, whatever the main thread waits for.
+
+    A parent that was killed leaves the folder where the group met: each of its children removes it.
+    """
+    connection.wait([sentinel])
+    shutil.rmtree(meeting_folder, ignore_errors=True)
     os._exit(1)

@@ -231,9 +231,11 @@ class Agreement:
     def _say_refused(
         self, info: RoundInfo, updates: Sequence[tuple[int, Update]], fetched: Fetched, settled: Settled
     ) -> None:
-        """Say once which updates we refuse and why; of what never came whole, the source has said it."""
-        whole = ((updates[bit][0], updates[bit][1].member, why) for bit, why in settled.reasons)
-        self._refusals.say(info.round, [(member, why) for index, member, why in whole if fetched.payloads[index]])
+        """Say once which updates we refuse and why; of what never came whole, why it didn't."""
+        refused = ((*updates[bit], why) for bit, why in settled.reasons)
+        self._refusals.say(
+            info.round, [(update.member, fetched.refused.get(index, why)) for index, update, why in refused]
+        )
 
     def _explain_own(self, info: RoundInfo, own: Update) -> None:
         """Say why our update was refused as invalid, where no vote of ours has said it: we have its bytes."""
@@ -241,13 +243,13 @@ class Agreement:
             return
         if self._refusals.has_said(info.round, self._me):
             return
-        payload = self._fetch(info, [(0, own)], self._state).payloads.get(0)
-        if not payload:
+        fetched = self._fetch(info, [(0, own)], self._state)
+        if fetched.missing:
             return
+        payload = fetched.payloads[0]
         once = self._rules.settle(self._state, info.round, [payload], rank=info.rank, local_steps=info.local_steps)
-        if once.reasons:
-            self._refusals.say(info.round, [(self._me, once.reasons[0][1])])
-        else:
+        self._say_refused(info, [(0, own)], fetched, once)
+        if not once.reasons:
             LOG.warning("round %d: our update was refused and is valid here: see that all run one version", info.round)
 
     def _fetch(self, info: RoundInfo, updates: Sequence[tuple[int, Update]], state: Any) -> Fetched:

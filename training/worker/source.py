@@ -40,7 +40,9 @@ class Fetched:
     """What a look for several payloads gave."""
 
     payloads: dict[int, bytes] = field(default_factory=dict)
-    """By index in the round's updates."""
+    """By index in the round's updates; empty for what is refused unseen."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Why an update's payload is none, by index."""
     missing: dict[int, str] = field(default_factory=dict)
     """Why, by index."""
 
@@ -48,6 +50,13 @@ class Fetched:
 def find_none(_blob: bytes) -> bytes | None:
     """Find nothing."""
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _NoPayload:
+    """What lies behind a blob is not what its member promised."""
+
+    reason: str
 
 
 class PayloadSource:
@@ -67,8 +76,7 @@ class PayloadSource:
         self._trace = trace
         self._find_own = find_own
         self._not_before: dict[bytes, float] = {}
-        self._inconsistent: set[bytes] = set()
-        self._refused: set[tuple[int, str]] = set()
+        self._inconsistent: dict[bytes, str] = {}
         self._pool = ThreadPoolExecutor(max_workers=PARALLEL_FETCHES, thread_name_prefix="fetch")
 
     def fetch(self, round_index: int, updates: Iterable[tuple[int, Update]], *, num_bytes: int) -> Fetched:
@@ -82,13 +90,15 @@ class PayloadSource:
         for (index, _), got in zip(wanted, got_all, strict=True):
             if isinstance(got, bytes):
                 outcome.payloads[index] = got
+            elif isinstance(got, _NoPayload):
+                outcome.payloads[index] = b""
+                outcome.refused[index] = got.reason
             else:
                 outcome.missing[index] = str(got)
         return outcome
 
     def forget_before(self, round_index: int) -> None:
         """Remove cached payloads of rounds that a certified checkpoint covers."""
-        self._refused = {each for each in self._refused if each[0] >= round_index}
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
@@ -100,24 +110,17 @@ class PayloadSource:
         """Stop fetching."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetch_one(self, round_index: int, update: Update, num_bytes: int) -> bytes | PayloadUnavailable:
-        """Return what lies behind an update's blob if it is what the digest says, else empty bytes."""
+    def _fetch_one(self, round_index: int, update: Update, num_bytes: int) -> bytes | _NoPayload | PayloadUnavailable:
+        """Return what lies behind an update's blob if it is what the digest says."""
         if update.size_bytes != num_bytes:
-            return self._refuse(round_index, update, f"{update.size_bytes} bytes, expected {num_bytes}")
+            return _NoPayload(f"{update.size_bytes} bytes, expected {num_bytes}")
         data = self._read_blob(round_index, update)
-        if isinstance(data, bytes) and data and compute_digest(data) != update.digest:
-            return self._refuse(round_index, update, "not what its digest says")
+        if isinstance(data, bytes) and compute_digest(data) != update.digest:
+            return _NoPayload("not what its digest says")
         return data
 
-    def _refuse(self, round_index: int, update: Update, reason: str) -> bytes:
-        """Return the empty bytes that stand for no payload, and say why, once: the same update is looked at again."""
-        if (round_index, update.member) not in self._refused:
-            self._refused.add((round_index, update.member))
-            LOG.warning("round %d: payload of %s is refused: %s", round_index, update.member, reason)
-        return b""
-
-    def _read_blob(self, round_index: int, update: Update) -> bytes | PayloadUnavailable:
-        """Return the bytes of a blob; empty ones where it is badly encoded."""
+    def _read_blob(self, round_index: int, update: Update) -> bytes | _NoPayload | PayloadUnavailable:
+        """Return the bytes of a blob."""
         own = self._find_own(update.blob)
         if own is not None and compute_digest(own) == update.digest:  # anything else: what the stores have decides
             return own
@@ -126,7 +129,7 @@ class PayloadSource:
         if data is not None:
             return data
         if update.blob in self._inconsistent:
-            return b""
+            return _NoPayload(self._inconsistent[update.blob])
         if time.monotonic() < self._not_before.get(update.blob, 0.0):
             return PayloadUnavailable(update.blob, "was not to be had a moment ago")
         try:
@@ -138,8 +141,8 @@ class PayloadSource:
             LOG.warning("round %d: payload of %s: %s", round_index, update.member, error.reason)
             return error
         except PayloadInconsistent as error:
-            self._inconsistent.add(update.blob)
-            return self._refuse(round_index, update, error.reason)
+            self._inconsistent[update.blob] = error.reason
+            return _NoPayload(error.reason)
         self._keep(path, data)
         return data
 
