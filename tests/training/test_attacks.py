@@ -21,7 +21,16 @@ from training.local import LocalWorker
 from training.simulate import simulate
 
 RecipeMaker = Callable[..., Recipe]
-ROBUST = [AggregationKind.MEDIAN_CLIP, AggregationKind.TRIMMED_MEAN, AggregationKind.CENTERED_CLIP]
+MEAN = AggregationKind.MEAN
+LOSSES = {
+    AggregationKind.MEAN: (2.587, 14.42, 2.596, 2.595, 2.614),
+    AggregationKind.MEDIAN_CLIP: (2.587, 2.813, 2.596, 2.595, 2.614),
+    AggregationKind.TRIMMED_MEAN: (2.590, 2.603, 2.595, 2.598, 2.600),
+    AggregationKind.CENTERED_CLIP: (2.587, 2.600, 2.596, 2.595, 2.597),
+}
+"""Nats a byte by aggregation: nobody lies, then each attack in the order of `AttackKind`."""
+UNTRAINED = 5.6
+"""Nats a byte: ln 256, and more than that is wrecked, by how much is no matter."""
 PLAIN = {"momentum_start_q15": 0, "momentum_end_q15": 0, "rate_start_q15": 32768, "rate_end_q15": 32768}
 
 
@@ -39,30 +48,18 @@ def loss_of(make_recipe: RecipeMaker, corpus: Corpus) -> Callable[[AggregationKi
     return run
 
 
-def test_the_mean_is_wrecked_by_one_flipped_update(
+@pytest.mark.parametrize("aggregation", list(AggregationKind))
+@pytest.mark.parametrize("attack", [None, *AttackKind])
+def test_loss_under_attack(
     loss_of: Callable[[AggregationKind, AttackKind | None], float],
+    aggregation: AggregationKind,
+    attack: AttackKind | None,
 ) -> None:
-    assert loss_of(AggregationKind.MEAN, AttackKind.SIGN_FLIP) > loss_of(AggregationKind.MEAN, None) + 1.0
-
-
-@pytest.mark.parametrize("attack", list(AttackKind))
-@pytest.mark.parametrize("aggregation", ROBUST)
-def test_a_robust_aggregation_goes_on_learning(
-    loss_of: Callable[[AggregationKind, AttackKind | None], float], aggregation: AggregationKind, attack: AttackKind
-) -> None:
-    """Bounds with room over what was measured; the clip still lets a flip of twice the median in."""
-    honest = loss_of(AggregationKind.MEAN, None)
-    allowed = 1.0 if (aggregation, attack) == (AggregationKind.MEDIAN_CLIP, AttackKind.SIGN_FLIP) else 0.6
+    """The table of SPEC, *Aggregation*; the room is for other orders of summation in the inner steps."""
+    column = [None, *AttackKind].index(attack)
     got = loss_of(aggregation, attack)
-    print(f"{aggregation} {attack}: {got:.3f}, honest mean {honest:.3f}")
-    assert got < honest + allowed
-
-
-@pytest.mark.parametrize("aggregation", ROBUST)
-def test_nobody_lying_costs_nothing_much(
-    loss_of: Callable[[AggregationKind, AttackKind | None], float], aggregation: AggregationKind
-) -> None:
-    assert loss_of(aggregation, None) < loss_of(AggregationKind.MEAN, None) + 0.1
+    room = 2.0 if LOSSES[aggregation][column] > UNTRAINED else 0.02
+    assert got == pytest.approx(LOSSES[aggregation][column], abs=room), f"honest mean {loss_of(MEAN, None):.3f}"
 
 
 @pytest.mark.parametrize("kind", list(AttackKind))

@@ -193,7 +193,7 @@ def test_flush_leaves_every_worker_on_the_agreed_theta(
 
 def test_flush_equals_no_delay(make_recipe: RecipeMaker, corpus: Corpus) -> None:
     """One worker, eta 1, mu 0, nothing compressed: any F and d end with the bits of plain training."""
-    roots = []
+    roots = {}
     for fragments, overlap in ((1, 0), (1, 1), (4, 0), (4, 1)):
         recipe = make_recipe(CodecKind.NONE, fragments=fragments, overlap=overlap, num_rounds=8 * fragments, **PLAIN)
         recipe = replace(recipe, rounds=replace(recipe.rounds, local_steps=4))
@@ -202,8 +202,9 @@ def test_flush_equals_no_delay(make_recipe: RecipeMaker, corpus: Corpus) -> None
         for round_index in range(recipe.rounds.num_rounds):
             _train(plain, recipe, round_index, MEMBERS[:1])
         assert all(torch.equal(units, state.theta[name].long()) for name, units in _units(plain).items())
-        roots.append(state.root())
-    assert len(roots) == 4
+        roots[fragments, overlap] = state.root()
+    assert roots[1, 0] == roots[1, 1]
+    assert roots[4, 0] == roots[4, 1]
 
 
 @pytest.mark.parametrize("restart", [False, True])
