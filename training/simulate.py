@@ -25,6 +25,7 @@ import torch
 
 from chain.core.rounds.params import MAX_PARTICIPANTS
 from chain.core.rounds.settling import compute_median_step
+from da.core.blob import compute_shard_bytes
 from da.core.scheme import compute_scheme
 from training.attack_kind import AttackKind
 from training.attacks import craft_payload
@@ -50,7 +51,7 @@ class Traffic:
     payload_bytes: int
     """Made by one worker."""
     up_bytes: int
-    """Shards dispersed by one worker: payload * n/k."""
+    """Shards dispersed by one worker, padding included: payload * n/k, rounded up to whole shards."""
     down_bytes: int
     """Payloads of the others, from any k shards each."""
 
@@ -115,7 +116,7 @@ def compute_traffic(payload_bytes: int, num_workers: int, num_seats: int = DEFAU
     scheme = compute_scheme(num_seats)
     return Traffic(
         payload_bytes=payload_bytes,
-        up_bytes=-(-payload_bytes * scheme.num_shards // scheme.num_data),
+        up_bytes=compute_shard_bytes(payload_bytes, scheme.num_data) * scheme.num_shards,
         down_bytes=(num_workers - 1) * payload_bytes,
     )
 

@@ -12,6 +12,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from da.codec import encode_blob
+from da.core.merkle import BULK_LEAF_BYTES
+from da.core.scheme import compute_scheme
 from training.attack_kind import AttackKind
 from training.baselines import train_allreduce
 from training.cli import app
@@ -24,7 +27,7 @@ from training.core.recipe_text import parse_recipe
 from training.data.corpus import Corpus
 from training.recipes.shapes import RECIPES
 from training.recipes.shipped import load_shipped, shipped_names
-from training.simulate import load_recipe, main, make_members, simulate
+from training.simulate import compute_traffic, load_recipe, main, make_members, simulate
 from training.worker.errors import Fatal
 
 
@@ -63,8 +66,23 @@ def test_command_counts_bytes_exactly(corpus: Corpus, tmp_path: Path) -> None:
     sizes = [plan_payload(recipe, create_genesis(recipe), t, rank=recipe.codec.rank).num_bytes for t in range(4)]
     assert [line["payload_bytes"] for line in document["rounds"]] == sizes
     assert document["traffic"]["down_bytes"] == 2 * sum(sizes)
-    assert document["traffic"]["up_bytes"] == sum(-(-size * 6 // 4) for size in sizes)
+    assert document["traffic"]["up_bytes"] == sum(_count_shard_bytes(size, 6) for size in sizes)
     assert document["root"].startswith("0x")
+
+
+@pytest.mark.parametrize("num_seats", [1, 3, 4, 5, 6, 7, 12, 64])
+@pytest.mark.parametrize("payload_bytes", [0, 1, 2, 3, 5, 63, 4_097])
+def test_counted_uploads_are_the_shards_that_the_encoder_makes(payload_bytes: int, num_seats: int) -> None:
+    assert compute_traffic(payload_bytes, 2, num_seats).up_bytes == _count_shard_bytes(payload_bytes, num_seats)
+
+
+def _count_shard_bytes(size_bytes: int, num_seats: int) -> int:
+    """Encode a blob as it is dispersed, and measure what there is to send."""
+    scheme = compute_scheme(num_seats)
+    encoded = encode_blob(
+        bytes(size_bytes), num_data=scheme.num_data, num_shards=scheme.num_shards, leaf_bytes=BULK_LEAF_BYTES
+    )
+    return sum(len(piece) for shard in encoded.shards for piece in shard)
 
 
 def test_command_shows_an_attack(corpus: Corpus, tmp_path: Path) -> None:
