@@ -142,7 +142,7 @@ def read_round(client: LightClient, source: JsonRpcSource, run: int, t: int) -> 
         book = RunBook(turn, run)
         accumulator = book.get_accumulator()
         if t < accumulator.length:
-            found = decode_archived(_fetch_record(source, accumulator, run, t))
+            found = decode_archived(fetch_record(source, accumulator, run, t))
         else:
             found = _collect_round(book, t)
     except Refusal as refusal:
@@ -156,7 +156,20 @@ def read_round(client: LightClient, source: JsonRpcSource, run: int, t: int) -> 
     )
 
 
-def _fetch_record(source: JsonRpcSource, accumulator: Accumulator, run: int, t: int) -> bytes:
+def _collect_round(book: RunBook, t: int) -> ArchivedRound:
+    """Read the records of a round in the state, each with its proof."""
+    round_ = book.round(t)
+    workers = book.get_participants(t)
+    return ArchivedRound(
+        round=round_,
+        participants=workers,
+        updates=tuple((workers[position], book.get_update(t, position)) for position in round_.order),
+        votes=tuple((workers[position], book.get_vote(t, position)) for position in round_.voters),
+    )
+
+
+def fetch_record(source: JsonRpcSource, accumulator: Accumulator, run: int, t: int) -> bytes:
+    """Return the record of a round that has left the state, once it is under ``accumulator``; raises LightError."""
     for _ in range(_MAX_ASKED):
         try:
             answer = source.ask_node("archipelago_archivedRound", [hex(run), hex(t), hex(accumulator.length)])
@@ -174,18 +187,6 @@ def _fetch_record(source: JsonRpcSource, accumulator: Accumulator, run: int, t: 
     if not is_archived_record(accumulator, t, record, siblings):
         raise WrongRecord(source.url, run, t)
     return record
-
-
-def _collect_round(book: RunBook, t: int) -> ArchivedRound:
-    """Read the records of a round in the state, each with its proof."""
-    round_ = book.round(t)
-    workers = book.get_participants(t)
-    return ArchivedRound(
-        round=round_,
-        participants=workers,
-        updates=tuple((workers[position], book.get_update(t, position)) for position in round_.order),
-        votes=tuple((workers[position], book.get_vote(t, position)) for position in round_.voters),
-    )
 
 
 def read_account(client: LightClient, address: bytes) -> VerifiedAccount:

@@ -7,6 +7,7 @@ as soon as a transaction is there.  ``devnet``: ``chain-node start`` with the re
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -247,16 +248,31 @@ def solo(_solo: Solo) -> Iterator[Solo]:
 @pytest.fixture
 def rpc_process() -> Iterator[Callable[..., RpcProcess]]:
     """Return a function that starts another server; all are stopped at the end."""
+    with _starting() as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def start_rpc() -> Iterator[Callable[..., RpcProcess]]:
+    """The same, for servers that a module's tests share."""
+    with _starting() as start:
+        yield start
+
+
+@contextlib.contextmanager
+def _starting() -> Iterator[Callable[..., RpcProcess]]:
     started: list[RpcProcess] = []
 
     def start(*arguments: Any) -> RpcProcess:
         started.append(RpcProcess(*arguments))
         return started[-1]
 
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.stop()
+    try:
+        yield start
+    finally:
+        for each in started:
+            if each.process.poll() is None:
+                each.stop()
 
 
 @pytest.fixture(scope="session")

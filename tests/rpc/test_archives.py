@@ -1,12 +1,16 @@
-"""Rounds that have left the state are still shown, and proved: over JSON-RPC, by the verifying client, on the chain."""
+"""Rounds that have left the state are still shown, and proved: over JSON-RPC, by the verifying client, on the chain.
+
+`trainer data explain` is asked here of them, too: of a node that has executed the blocks, and of one that began from a
+snapshot, each a server process over a store of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,24 +33,37 @@ from chain.core.rounds.records import RoundState
 from chain.core.smt import Tree
 from chain.core.state import Overlay
 from chain.core.types import Address, Amount, Hash, Height
+from chain.light_client import JsonRpcSource
 from chain.rpc import archive_leaves
 from chain.rpc.dispatch import Dispatcher
 from chain.rpc.metrics import Metrics
 from chain.rpc.peers import UNKNOWN_PEER
 from chain.store import Candidate, Store
 from chain.system import CONTRACTS
+from training.cli import main
+from training.core.recipe import ANY_TEXT, DataSource
+from training.core.recipe_text import parse_recipe
+from training.core.sampling import plan_samples
+from training.data.corpus import load_corpus
+from training.recipes.shipped import load_shipped
+from training.recipes.writing import write_recipe
 
 NUM_ROUNDS = 30
 TRAINING = "0x0000000000000000000000000000000000001000"
 ASK_TRAINING = bytes.fromhex("604460165f395f5f60445f6110005afa5f5260205ff3")
 """Initcode that asks Training with the 68 bytes behind it, and returns whether it answered."""
 NAMES = ("ann", "bob", "cid")
+TINY = parse_recipe(load_shipped("tiny"))
+RECIPE = replace(TINY, data=replace(TINY.data, source=DataSource.FILE, digest=ANY_TEXT))
+NOWHERE = "http://127.0.0.1:1"
+"""Nothing listens on port 1."""
 
 
 @dataclass
 class Archived:
     """A store in which the older rounds of a run have left the state."""
 
+    home: Path
     chain: Chain
     store: Store
     run: int
@@ -99,12 +116,14 @@ class Archived:
 def archived(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
     chain = Chain(num_nodes=1)
     save_parameters(chain.state, parse_genesis("archive-1", b'{"evmChainId": 4242}').parameters)
-    store = Store(tmp_path_factory.mktemp("archived"), map_bytes=64 << 20)
-    run = chain.create_run(checkpointInterval=4, numCheckpointParts=1, numRounds=100)
+    home = tmp_path_factory.mktemp("archived")
+    store = Store(home / "app", map_bytes=64 << 20)
+    recipe = write_recipe(RECIPE).encode()
+    run = chain.create_run(recipe=recipe, checkpointInterval=4, numCheckpointParts=1, numRounds=100)
     database: Any = SimpleNamespace(reader=lambda: store, close=lambda: None)
     upstream: Any = None
     dispatcher = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
-    made = Archived(chain, store, run, dispatcher)
+    made = Archived(home, chain, store, run, dispatcher)
     made.commit()
     chain.join(run, *NAMES)
     chain.advance()
@@ -192,7 +211,7 @@ def test_leaves_are_computed_a_part_at_a_time(archived: Archived, monkeypatch: p
     database: Any = SimpleNamespace(reader=lambda: archived.store, close=lambda: None)
     upstream: Any = None
     fresh = Dispatcher(database=database, contracts=CONTRACTS, upstream=upstream, metrics=Metrics())
-    again = Archived(archived.chain, archived.store, archived.run, fresh)
+    again = Archived(archived.home, archived.chain, archived.store, archived.run, fresh)
     answers = [again.answer("archipelago_archivedRound", hex(again.run), "0x1") for _ in range(4)]
     assert ["error" in answer for answer in answers] == [True, True, True, False]
     assert "ask again" in answers[0]["error"]["message"]
@@ -252,3 +271,131 @@ def test_the_verifying_client_believes_the_record_and_no_other(
     for run, t in ((archived.run, 10**6), (99, 0)):
         with pytest.raises(LightError, match="that is proved"):
             verified_reads.read_round(client, source, run, t)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Two servers of one chain."""
+
+    whole: str
+    """URL of the one that has executed all blocks."""
+    young: str
+    """URL of the one that began from a snapshot: it has the state and nothing that had left it."""
+    text: Path
+    """What the members train on."""
+
+
+@pytest.fixture(scope="module")
+def nodes(archived: Archived, tmp_path_factory: pytest.TempPathFactory, start_rpc: Callable[..., Any]) -> Nodes:
+    folder = tmp_path_factory.mktemp("nodes")
+    committed = archived.store.committed
+    restored = Store(folder / "app", map_bytes=64 << 20)
+    restored.put_entries(list(committed.iterate_entries()))
+    restored.finish_restore(Height(committed.height), committed.app_hash)
+    restored.close()
+    whole, young = (
+        start_rpc(home, NOWHERE, folder / f"{name}.log") for name, home in (("whole", archived.home), ("young", folder))
+    )
+    text = folder / "text.txt"
+    text.write_bytes(bytes(range(32, 127)) * 400)
+    return Nodes(whole.url, young.url, text)
+
+
+@pytest.fixture
+def explain(
+    archived: Archived, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that asks `trainer data explain` as people do: (exit code, output, errors)."""
+
+    def ask(t: int, member: str, *urls: str, options: tuple[str, ...] = ("--json",)) -> tuple[int, str, str]:
+        arguments = ["--run", str(archived.run), "--round", str(t), "--member", "0x" + make_address(member).hex()]
+        arguments += ["--data", str(nodes.text), *options, *(part for url in urls for part in ("--chain", url))]
+        monkeypatch.setattr(sys, "argv", ["trainer", "data", "explain", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return ask
+
+
+def test_a_round_s_samples_are_explained_as_long_as_somebody_has_its_record(
+    archived: Archived, nodes: Nodes, explain: Callable[..., tuple[int, str, str]]
+) -> None:
+    size = load_corpus(RECIPE.data, nodes.text).train.size
+    last = archived.accumulator.length - 1
+    for t, urls, num_archived in (
+        (0, (nodes.whole,), None),
+        (last, (nodes.whole,), None),
+        (0, (nodes.young, nodes.whole), last + 1),
+        (last, (nodes.young, NOWHERE, nodes.whole), last + 1),
+        (last + 1, (nodes.young,), None),
+        (NUM_ROUNDS, (nodes.young,), None),
+    ):
+        code, out, err = explain(t, "bob", *urls)
+        assert (code, err) == (0, ""), (t, urls)
+        found = json.loads(out)
+        record = archived.answer("eth_call", {"to": TRAINING, "data": _round_call(archived.run, t)})["result"]
+        seed = bytes.fromhex(record[2:])[-32:]
+        plan = plan_samples(
+            seed=RECIPE.seed,
+            round_index=t,
+            data_seed=seed,
+            member=make_address("bob"),
+            participants=[make_address(name) for name in NAMES],
+            num_bytes=int(size),
+            context=RECIPE.model.context,
+        )
+        assert found["data_seed"] == seed.hex()
+        assert (found["num_members"], found["starts"]) == (len(NAMES), list(plan.starts(0, 8))), (t, urls)
+        assert found["num_archived"] == num_archived
+    code, out, _ = explain(0, "bob", nodes.young, nodes.whole, options=())
+    assert code == 0
+    assert f"of a record under the archive of rounds 0 to {last}" in out
+
+
+def test_invalid_round_that_no_node_given_has(
+    archived: Archived, nodes: Nodes, explain: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = explain(0, "bob", nodes.young)
+    assert (code, out) == (2, "")
+    what, _, step = err.partition("\nnext:  ")
+    assert f"round 0 of run 1 has left the state, which keeps those from {archived.accumulator.length} on" in what
+    assert f"{nodes.young}: answers: round 0 of run 1 left the state before this node came" in what
+    assert "--chain URL of a node that has executed all blocks" in step
+    num_opened = archived.chain.struct("Training", "run", archived.run)["numOpened"]
+    code, _, err = explain(num_opened, "bob", nodes.young)
+    assert code == 2
+    assert f"round {num_opened} of run 1 has not opened, rounds 0 to {num_opened - 1} have\nnext:" in err
+
+
+def test_invalid_member_that_is_no_participant(nodes: Nodes, explain: Callable[..., tuple[int, str, str]]) -> None:
+    """It was told of samples all the same: those of a member that walks alone, which nobody trains on."""
+    for urls in ((nodes.whole,), (nodes.young, nodes.whole)):
+        code, out, err = explain(0, "eve", *urls)
+        assert (code, out) == (2, "")
+        assert f"0x{make_address('eve').hex()} is no participant of round 0 of run 1; its 3 are 0x" in err
+        assert all(make_address(name).hex() in err.lower() for name in NAMES)
+        assert "next:  name one of them" in err
+
+
+def test_invalid_record_is_believed_of_no_node(
+    archived: Archived, nodes: Nodes, explain: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = JsonRpcSource.ask_node
+
+    def lie(source: Any, method: str, params: list[Any]) -> dict[str, Any]:
+        return honest(source, method, [params[0], "0x1", *params[2:]])  # another round's, with that round's path
+
+    monkeypatch.setattr(JsonRpcSource, "ask_node", lie)
+    code, out, err = explain(0, "bob", nodes.young, nodes.whole)
+    assert (code, out) == (2, "")
+    assert f"{nodes.whole} lies about round 0 of run 1" in err
+
+
+def _round_call(run: int, t: int) -> str:
+    question = keccak256(b"round(uint64,uint64)")[:4] + encode(["uint64", "uint64"], [run, t])
+    return "0x" + question.hex()

@@ -5,11 +5,14 @@ SPEC, *Samples* and *Text*.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from contracts.bindings.encoding import checksummed
+from contracts.bindings.option_needs import check_needs
 from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption, TokenizerOption
 from training.commands.output import print_json, print_pairs
 from training.core.recipe_text import parse_recipe
@@ -20,6 +23,8 @@ MAX_ROUND = (1 << 32) - 1
 """A round a second for 136 years."""
 MAX_SAMPLES = 10_000
 """Listed at once."""
+SHOWN_MEMBERS = 8
+"""Of a round, where one asks for somebody else; a round has up to 64."""
 
 app = typer.Typer(help="Data of a run.", no_args_is_help=True)
 
@@ -35,7 +40,9 @@ def explain(
     member: Annotated[str, typer.Option(help="Address of the member, 0x...")],
     run: Annotated[int | None, typer.Option(min=1, help="Run on the chain: its recipe, seed and members.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Offline: a recipe file in place of a run.")] = None,
-    among: Annotated[list[str] | None, typer.Option(help="Offline: the round's members; may be repeated.")] = None,
+    among: Annotated[
+        list[str] | None, typer.Option(help="With --recipe: the round's members; may be repeated.")
+    ] = None,
     chain: ChainOption = DEFAULT_CHAINS,
     data: DataOption = None,
     tokenizer: Annotated[Path | None, typer.Option(help="The run's tokenizer.json.")] = None,
@@ -46,27 +53,34 @@ def explain(
     from training.core.sampling import compute_data_seed, plan_samples
     from training.data.corpus import is_agreed_text, load_corpus
 
+    check_needs("--among", among, "--recipe", recipe is not None)
     if (run is None) == (recipe is None):
         raise Fatal("name either --run or --recipe", next_step="trainer data explain --run 1 --round 7 --member 0x...")
+    num_archived = None
     if run is not None:
         from contracts.bindings.client import ChainClient
+        from training.commands.drawn_rounds import fetch_drawn_round
 
         client = ChainClient(chain)
+        drawn = fetch_drawn_round(client, chain, run, round_index)
         rules = parse_recipe(client.training.recipe(run).decode())
-        seed = client.training.round(run, round_index).data_seed
-        if not any(seed):
-            raise Fatal(f"round {round_index} of run {run} has not opened", next_step="name an earlier --round")
-        members = [_to_bytes(each) for each in client.training.participants(run, round_index)]
+        seed, members, num_archived = drawn.data_seed, list(drawn.participants), drawn.num_archived
+        if _to_bytes(member) not in members:
+            raise Fatal(
+                f"--member {member} is no participant of round {round_index} of run {run}; its {len(members)} are "
+                f"{_list_addresses(members)}",
+                next_step="name one of them, or a --round that was opened with the member",
+            )
     else:
         assert recipe is not None
         rules = parse_recipe(read_recipe_text(recipe))
         seed = compute_data_seed(rules.seed, round_index)
         members = [_to_bytes(each) for each in among or ()]
-    if among and _to_bytes(member) not in members:
-        raise Fatal(
-            f"--member {member} is none of the round's members that --among names, {', '.join(among)}",
-            next_step=f"name the member, too: --among {member}",
-        )
+        if among and _to_bytes(member) not in members:
+            raise Fatal(
+                f"--member {member} is none of the round's members that --among names, {', '.join(among)}",
+                next_step=f"name the member, too: --among {member}",
+            )
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
     is_agreed = is_agreed_text(rules.data, corpus) is not None
     plan = plan_samples(
@@ -84,6 +98,7 @@ def explain(
         "round": round_index,
         "member": member,
         "data_seed": seed.hex(),
+        "num_archived": num_archived,
         "member_index": plan.member_index,
         "num_members": plan.num_members,
         "context": plan.context,
@@ -101,13 +116,14 @@ def explain(
     if as_json:
         print_json(found)
         return
+    origin = "" if num_archived is None else f", of a record under the archive of rounds 0 to {num_archived - 1}"
     shown = bytes(first.tolist()).decode("utf-8", errors="replace") if corpus.train.dtype.itemsize == 1 else str(first)
     print_pairs(
         f"samples of {member} in round {round_index}",
         [
             ("text", f"{corpus.train.size:,} tokens to train on"),
             ("digest", f"{corpus.digest.hex()}, {'as the recipe says' if is_agreed else 'the recipe names none'}"),
-            ("data seed", f"0x{seed.hex()}"),
+            ("data seed", f"0x{seed.hex()}{origin}"),
             ("member", f"{plan.member_index + 1} of {plan.num_members} in the round"),
             ("window", f"{plan.context} tokens; {plan.num_windows:,} windows from token {plan.phase}"),
             (
@@ -138,6 +154,11 @@ def digest(
         print_json({"digest": corpus.digest.hex(), "train_tokens": int(corpus.train.size)})
         return
     print(f'digest = "{corpus.digest.hex()}"')
+
+
+def _list_addresses(members: Sequence[bytes]) -> str:
+    shown = [checksummed("0x" + each.hex()) for each in members[:SHOWN_MEMBERS]]
+    return ", ".join(shown) + (", ..." if len(members) > SHOWN_MEMBERS else "")
 
 
 def _to_bytes(address: str) -> bytes:
