@@ -277,6 +277,7 @@ class LocalWorker:
         device: str | torch.device = "cpu",
         *,
         corpus: Corpus,
+        inner: InnerLoop | None = None,
         precision: Precision = Precision.FP32,
     ) -> LocalWorker:
         """Restore what ``save`` wrote, bit for bit; the previous one where the newest is damaged (with a warning).
@@ -284,7 +285,7 @@ class LocalWorker:
         Raises `WorkerStateMissingError`, `WorkerStateDamagedError` or `WorkerStateForeignError`.
         """
         canonical, version, tensors, about = cls.read_saved(path, recipe, member)
-        worker = cls(recipe, canonical, version, member, device, corpus=corpus, precision=precision)
+        worker = cls(recipe, canonical, version, member, device, corpus=corpus, inner=inner, precision=precision)
         worker._restore(tensors, about)
         return worker
 

@@ -15,7 +15,7 @@ import torch
 
 from training.core.errors import MemoryShortError
 from training.core.layout import build_layout
-from training.core.recipe import Recipe
+from training.core.recipe import ModelKind, Recipe
 from training.core.sizing import INNER_BYTES, OUTER_BYTES, PENDING_BYTES, RESIDUAL_BYTES
 from training.group.cutting import TIED, cut_layers, plan_stages
 from training.group.shape import GroupConfig, choose_micro_batches
@@ -74,16 +74,7 @@ def plan_needs(recipe: Recipe, group: GroupConfig | None = None, devices: Sequen
     elif shape.num_shards > 1:
         processes = _plan_shards(recipe, shape, devices)
     else:
-        whole = _count_activations(recipe, recipe.inner.batch_size, recipe.model.num_layers, has_logits=True)
-        processes = (
-            DeviceNeeds(
-                name="worker",
-                device=devices[0],
-                num_parameters=total,
-                inner_bytes=(INNER_BYTES + _count_cast_bytes(shape)) * total,
-                activation_bytes=whole,
-            ),
-        )
+        processes = (_plan_one(recipe, shape, devices[0]),)
     in_flight = PENDING_BYTES * min(1.0, 2 / recipe.rounds.num_fragments)
     outer = OUTER_BYTES + RESIDUAL_BYTES + OFFSET_BYTES + in_flight
     if shape.num_stages > 1:
@@ -127,6 +118,21 @@ def check_devices(needs: Needs, free_bytes: Mapping[str, int]) -> None:
     for device, num_bytes in sorted(needed.items()):
         if num_bytes > free_bytes[device]:
             raise MemoryShortError(device, num_bytes, free_bytes[device])
+
+
+def _plan_one(recipe: Recipe, group: GroupConfig, device: str) -> DeviceNeeds:
+    """Count a worker of one process; over micro-batches our GPT is one stage, which borrows its embedding."""
+    layout = build_layout(recipe)
+    is_borrowing = group.num_micro_batches > 0 and recipe.model.kind is ModelKind.GPT
+    borrowed = (8 + _count_cast_bytes(group)) * layout.tensor(TIED).num_elements if is_borrowing else 0
+    samples = recipe.inner.batch_size // choose_micro_batches(recipe.inner.batch_size, 1, group.num_micro_batches)
+    return DeviceNeeds(
+        name="worker",
+        device=device,
+        num_parameters=layout.num_parameters,
+        inner_bytes=(INNER_BYTES + _count_cast_bytes(group)) * layout.num_parameters + borrowed,
+        activation_bytes=_count_activations(recipe, samples, recipe.model.num_layers, has_logits=True),
+    )
 
 
 def _plan_stage(recipe: Recipe, group: GroupConfig, stage: int, device: str) -> DeviceNeeds:

@@ -37,6 +37,9 @@ from training.core.schedule import compute_num_rounds_total, is_flush_round, pla
 from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus, load_corpus
 from training.evaluation import evaluate_state
+from training.group.accumulating import create_inner_loop
+from training.group.shape import GroupConfig, check_shape
+from training.inner import Precision
 from training.local import LocalWorker
 from training.recipes.reading import find_recipe_text
 
@@ -131,16 +134,29 @@ def simulate(
     attack: AttackKind | None = None,
     num_attackers: int = 1,
     num_seats: int = DEFAULT_SEATS,
+    num_micro_batches: int = 0,
     on_step: Callable[[SimulatedStep], None] | None = None,
 ) -> tuple[CanonicalState, list[LocalWorker]]:
     """Run all rounds with the recipe's overlap d: in round t the workers stand on the state of round t-1-d.
 
     With ``attack`` the last ``num_attackers`` members lie.  The rank follows the members' proposals by the chain's
-    rule, where the recipe lets it move.
+    rule, where the recipe lets it move.  Raises `RecipeValueError` for micro-batches that don't divide the batch.
     """
+    check_shape(recipe, GroupConfig(num_micro_batches=num_micro_batches))
     genesis = create_genesis(recipe)
     members = make_members(num_workers)
-    workers = [LocalWorker(recipe, genesis, 0, member, corpus=corpus) for member in members]
+    cpu = torch.device("cpu")
+    workers = [
+        LocalWorker(
+            recipe,
+            genesis,
+            0,
+            member,
+            corpus=corpus,
+            inner=create_inner_loop(recipe, cpu, Precision.FP32, num_micro_batches),
+        )
+        for member in members
+    ]
     settled: list[Settlement] = []
     ranks: list[int] = []
     state, rank = genesis, recipe.codec.rank

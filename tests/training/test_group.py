@@ -11,14 +11,16 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from training.cli import app
 from training.core.canonical import create_genesis
 from training.core.errors import (
     CorpusMissingError,
@@ -26,25 +28,37 @@ from training.core.errors import (
     GroupEndedError,
     NonFiniteUpdateError,
     RecipeValueError,
+    ShardCountError,
     StageCountError,
     TextDigestError,
 )
 from training.core.layout import build_layout
-from training.core.recipe import ANY_TEXT, CodecKind, DataSource, ModelKind, Recipe
+from training.core.recipe import ANY_TEXT, CodecKind, DataSource, ModelKind, OptimizerKind, Recipe
 from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle
 from training.data.corpus import Corpus
-from training.group.accumulating import AccumulatingLoop
+from training.evaluation import evaluate_state
+from training.group.accumulating import AccumulatingLoop, create_inner_loop
 from training.group.cutting import TIED, plan_stages
 from training.group.pipeline import PipelineWorker
-from training.group.shape import GroupConfig, choose_micro_batches
-from training.inner import InnerLoop
+from training.group.shape import GroupConfig, check_shape, choose_micro_batches
+from training.inner import InnerLoop, Precision
 from training.local import LocalWorker
+from training.memory import plan_needs
+from training.recipes.shapes import create_recipe_for
 from training.recipes.writing import write_recipe
+from training.simulate import make_members, simulate
 from training.worker.engine_rules import EngineRules
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)
 NUM_MICRO_BATCHES = 4
+
+
+INNER = {
+    "adamw, low rank": (OptimizerKind.ADAMW, CodecKind.LOW_RANK_2BIT),
+    "muon, vector": (OptimizerKind.MUON, CodecKind.VECTOR),
+}
+"""What the shipped recipes train with: the large ones and the small ones."""
 
 
 @pytest.fixture(scope="module")
@@ -67,37 +81,58 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def create_reference(recipe: Recipe, corpus: Corpus, member: bytes) -> LocalWorker:
-    """Return a worker of one process that adds up the same micro-batches."""
-    loop = AccumulatingLoop(recipe, torch.device("cpu"), NUM_MICRO_BATCHES)
+def choose(recipe: Recipe, name: str) -> Recipe:
+    """Return the recipe with another inner optimizer and codec."""
+    optimizer, codec = INNER[name]
+    return replace(
+        recipe,
+        inner=replace(recipe.inner, optimizer=optimizer),
+        codec=replace(recipe.codec, kind=codec),
+    )
+
+
+def create_reference(
+    recipe: Recipe, corpus: Corpus, member: bytes, precision: Precision = Precision.FP32
+) -> LocalWorker:
+    """Return a worker of one process with the inner loop that `--micro-batches` gives it."""
+    loop = create_inner_loop(recipe, torch.device("cpu"), precision, NUM_MICRO_BATCHES)
     return LocalWorker(recipe, create_genesis(recipe), 0, member, corpus=corpus, inner=loop)
 
 
-def create_pipeline(recipe: Recipe, corpus: Corpus, member: bytes, num_stages: int, schedule: str) -> PipelineWorker:
+def create_pipeline(
+    recipe: Recipe,
+    corpus: Corpus,
+    member: bytes,
+    num_stages: int,
+    schedule: str,
+    precision: Precision = Precision.FP32,
+) -> PipelineWorker:
     group = GroupConfig(
         num_stages=num_stages,
         num_micro_batches=NUM_MICRO_BATCHES,
         schedule=schedule,
         num_threads=1,
         timeout_seconds=60.0,
+        precision=precision,
     )
     return PipelineWorker(recipe, create_genesis(recipe), 0, member, corpus=corpus, group=group)
 
 
 def run_rounds(
-    recipe: Recipe, workers: list[LocalWorker], rounds: range, settled: list[Settlement]
+    recipe: Recipe, workers: Sequence[LocalWorker], rounds: range, settled: list[Settlement], rank: int = 4
 ) -> list[tuple[bytes, ...]]:
     """Run rounds as the simulator does; return every worker's payloads by round."""
+    members = MEMBERS[: len(workers)]
     payloads = []
     for round_index in rounds:
         for worker in workers:
             while worker.version < round_index - recipe.rounds.overlap:
                 worker.apply(settled[worker.version], worker.version, worker.version in worker.in_flight)
             steps = plan_steps(recipe.rounds, round_index, recipe.rounds.local_steps)
-            worker.train(round_index, steps, participants=MEMBERS)
-        sent = tuple(worker.send(round_index, rank=4) for worker in workers)
+            worker.train(round_index, steps, participants=members)
+        sent = tuple(worker.send(round_index, rank=rank) for worker in workers)
         state = settled[-1].state if settled else create_genesis(recipe)
-        settled.append(settle(recipe, state, round_index, sent, rank=4, local_steps=recipe.rounds.local_steps))
+        settled.append(settle(recipe, state, round_index, sent, rank=rank, local_steps=recipe.rounds.local_steps))
         payloads.append(sent)
     return payloads
 
@@ -123,32 +158,95 @@ def test_micro_batches_divide_the_batch() -> None:
         choose_micro_batches(8, 2, 3)
 
 
-def test_reference_is_the_ordinary_loop(recipe: Recipe, corpus: Corpus) -> None:
-    """With one micro-batch the order of sums is the ordinary one: the same step, but for the last bit of the norm."""
-    ordinary, reference = InnerLoop(recipe, torch.device("cpu")), AccumulatingLoop(recipe, torch.device("cpu"), 1)
+@pytest.mark.parametrize("num_micro_batches", [1, 4])
+def test_micro_batches_make_the_step_of_the_whole_batch(recipe: Recipe, num_micro_batches: int) -> None:
+    """The same step within rounding: sums of floats depend on their order."""
+    cpu = torch.device("cpu")
+    ordinary = create_inner_loop(recipe, cpu, Precision.FP32)
+    accumulating = create_inner_loop(recipe, cpu, Precision.FP32, num_micro_batches)
+    assert (type(ordinary), type(accumulating)) == (InnerLoop, AccumulatingLoop)
     torch.manual_seed(3)
     values = {name: 0.1 * torch.randn_like(weight) for name, weight in ordinary.weights.items()}
     samples = torch.randint(0, 256, (4, recipe.model.context + 1))
     losses = []
-    for loop in (ordinary, reference):
+    for loop in (ordinary, accumulating):
         loop.set_weights(values)
         losses.append([loop.step(samples, 0.01) for _ in range(3)])
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-6, atol=0)
     for name, weight in ordinary.weights.items():
-        torch.testing.assert_close(weight, reference.weights[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weight, accumulating.weights[name], rtol=1e-4, atol=1e-5)
+
+
+def test_simulate_takes_micro_batches(recipe: Recipe, corpus: Corpus) -> None:
+    whole, _ = simulate(recipe, corpus, 1, num_rounds=2)
+    parts, workers = simulate(recipe, corpus, 1, num_rounds=2, num_micro_batches=NUM_MICRO_BATCHES)
+    again = create_reference(recipe, corpus, make_members(1)[0])
+    settled: list[Settlement] = []
+    run_rounds(recipe, [again], range(2), settled, rank=recipe.codec.rank)
+    assert parts.root() == settled[-1].state.root(), "by the inner loop of a worker with as many"
+    assert [type(worker._inner) for worker in workers] == [AccumulatingLoop]
+    assert evaluate_state(recipe, parts, corpus) == pytest.approx(evaluate_state(recipe, whole, corpus), rel=1e-3)
+    with pytest.raises(RecipeValueError, match=r"multiple of the 3"):
+        simulate(recipe, corpus, 1, num_micro_batches=3)
+
+
+def test_micro_batches_take_less_for_activations(recipe: Recipe) -> None:
+    """A quarter of the activations, and a copy of the embedding with its gradient, as the last of several stages."""
+    whole, parts = (plan_needs(recipe, GroupConfig(num_micro_batches=count)).processes[0] for count in (0, 4))
+    assert parts.activation_bytes == whole.activation_bytes // 4
+    assert parts.inner_bytes == whole.inner_bytes + 8 * recipe.model.vocabulary * recipe.model.width
+
+
+def test_a_model_of_transformers_takes_micro_batches() -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = {"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64, **sizes}
+    base = create_recipe_for(describe_causal_lm(json.dumps(config), 16), "hf")
+    recipe = replace(base, inner=replace(base.inner, batch_size=4))
+    loops = [create_inner_loop(recipe, torch.device("cpu"), Precision.FP32, count) for count in (0, 2)]
+    torch.manual_seed(3)
+    values = {name: 0.1 * torch.randn_like(weight) for name, weight in loops[0].weights.items()}
+    samples = torch.randint(0, 256, (4, recipe.model.context + 1))
+    losses = []
+    for loop in loops:
+        loop.set_weights(values)
+        losses.append([loop.step(samples, 0.01) for _ in range(3)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_invalid_micro_batches_of_shards(recipe: Recipe) -> None:
+    with pytest.raises(ShardCountError, match=r"2 shards, expected 1 beside 4 micro-batches"):
+        check_shape(recipe, GroupConfig(num_shards=2, num_micro_batches=4))
+    command = ["join", "--run", "1", "--key-file", "none", "--micro-batches", "4", "--shards", "2"]
+    refused = CliRunner().invoke(app, command, terminal_width=200)
+    assert refused.exit_code == 2
+    assert "4 beside --shards 2" in refused.output
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("num_stages", "schedule"), [(2, "gpipe"), (3, "1f1b")])
+@pytest.mark.parametrize(
+    ("num_stages", "schedule", "inner", "precision"),
+    [
+        (2, "gpipe", "adamw, low rank", Precision.FP32),
+        (3, "1f1b", "adamw, low rank", Precision.FP32),
+        (2, "1f1b", "muon, vector", Precision.FP32),
+        (3, "gpipe", "muon, vector", Precision.FP32),
+        (3, "1f1b", "muon, vector", Precision.BF16),
+    ],
+)
 def test_pipeline_is_bitwise_one_process(
-    recipe: Recipe, corpus: Corpus, tmp_path: Path, num_stages: int, schedule: str
+    recipe: Recipe, corpus: Corpus, tmp_path: Path, num_stages: int, schedule: str, inner: str, precision: Precision
 ) -> None:
     """Payloads, roots, losses and whole worker states are equal bits, over sends, refusals and other shapes."""
-    pipeline = create_pipeline(recipe, corpus, MEMBERS[0], num_stages, schedule)
+    recipe = choose(recipe, inner)
+    pipeline = create_pipeline(recipe, corpus, MEMBERS[0], num_stages, schedule, precision)
     try:
         settled: list[Settlement] = []
         expected: list[Settlement] = []
-        reference, other = (create_reference(recipe, corpus, MEMBERS[0]), create_reference(recipe, corpus, MEMBERS[1]))
+        reference = create_reference(recipe, corpus, MEMBERS[0], precision)
+        other = create_reference(recipe, corpus, MEMBERS[1])
         again = create_reference(recipe, corpus, MEMBERS[1])
         assert pipeline.digest() == reference.digest()
         got = run_rounds(recipe, [pipeline, other], range(3), settled)
@@ -235,22 +333,41 @@ def test_invalid_small_text_is_said_before_joining(recipe: Recipe, tmp_path: Pat
 
 @pytest.mark.integration
 def test_join_makes_and_restores_a_group(recipe: Recipe, tmp_path: Path) -> None:
-    """The engine that `trainer join --stages 2` uses: made, saved, loaded again, and gone with its rules."""
+    """The engine of `trainer join --stages 2 --micro-batches 4`: made, saved, loaded again, gone with its rules.
+
+    That of `trainer join --micro-batches 4`, of one process, is the same bits, and either goes on with the other's
+    file; without the option it is another sum.
+    """
     text = tmp_path / "a.txt"
     text.write_bytes(bytes(range(256)) * 1000)
-    group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
+    group = GroupConfig(num_stages=2, num_micro_batches=NUM_MICRO_BATCHES, num_threads=1, timeout_seconds=60.0)
     recipe = replace(recipe, data=replace(recipe.data, digest=ANY_TEXT))
-    rules = EngineRules(write_recipe(recipe), member=MEMBERS[0], device="cpu", data_file=text, group=group)
+
+    def create_rules(shape: GroupConfig) -> EngineRules:
+        return EngineRules(write_recipe(recipe), member=MEMBERS[0], device="cpu", data_file=text, group=shape)
+
+    plain, one = create_rules(GroupConfig()), create_rules(GroupConfig(num_micro_batches=NUM_MICRO_BATCHES))
+    alone, whole = (each.create_engine(each.create_genesis(), 0) for each in (one, plain))
+    for each in (alone, whole):
+        assert each.train(0, 2).steps == 2
+    assert (type(alone), type(alone._inner), type(whole._inner)) == (LocalWorker, AccumulatingLoop, InnerLoop)
+    assert alone.digest() != whole.digest()
+    rules = create_rules(group)
     try:
         engine = rules.create_engine(rules.create_genesis(), 0)
         assert engine.train(0, 2).steps == 2
         engine.save(tmp_path / "state")
         digest = engine.digest()
+        assert digest == alone.digest()
         again = rules.load_engine(tmp_path / "state")
         assert isinstance(engine, PipelineWorker)
         assert not any(is_running(pid) for pid in engine.pids)
         assert again.digest() == digest
         rules.check()
+        loaded = one.load_engine(tmp_path / "state")
+        for each in (again, loaded, alone):
+            each.train(0, 3)
+        assert again.digest() == loaded.digest() == alone.digest() != digest
     finally:
         rules.close()
     assert isinstance(again, PipelineWorker)

@@ -26,6 +26,7 @@ from training.commands.options import (
     DeviceOption,
     JsonOption,
     KeyOption,
+    MicroBatchesOption,
     RunOption,
     TokenizerOption,
 )
@@ -57,7 +58,7 @@ def join(
     precision: Annotated[
         str, typer.Option(help="Of the model's products: fp32, bf16, or auto: bf16 on a GPU that has it.")
     ] = "auto",
-    micro_batches: Annotated[int, typer.Option(min=0, help="With --stages: parts of a batch; 0: chosen.")] = 0,
+    micro_batches: MicroBatchesOption = 0,
     tokenizer: TokenizerOption = None,
     evaluate_every: Annotated[int, typer.Option(min=0, help="Rounds between recorded held-out losses; 0: never.")] = 4,
     patience: Annotated[
@@ -77,7 +78,11 @@ def join(
     as_json: JsonOption = False,
 ) -> None:
     """Join a run and train until it has finished; Ctrl-C stops in order and keeps the membership."""
-    check_needs("--micro-batches", micro_batches, "--stages", stages > 1)
+    if micro_batches and shards > 1:
+        raise typer.BadParameter(
+            f"{micro_batches} beside --shards {shards}: a shard takes its part of the batch at once; give one of them",
+            param_hint="--micro-batches",
+        )
     check_needs("--metrics-host", metrics_host != LOOPBACK, "--metrics-port", metrics_port is not None)
     from training.worker.loop import Patience
     from training.worker.process import JoinConfig, join_and_train

@@ -31,3 +31,12 @@ TokenizerOption = Annotated[
 DataOption = Annotated[
     Path | None, typer.Option("--data", help='The run\'s text, where its recipe says data.source = "file".')
 ]
+MicroBatchesOption = Annotated[
+    int,
+    typer.Option(
+        "--micro-batches",
+        min=0,
+        help="Parts of a batch whose gradients add up: less memory for activations, the same bits whatever the "
+        "--stages; not with --shards. 0: the whole batch at once, or what keeps the stages busy.",
+    ),
+]

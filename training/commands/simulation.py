@@ -12,7 +12,7 @@ from chain.core.rounds.params import MAX_PARTICIPANTS
 from contracts.bindings.option_needs import check_needs
 from training.attack_kind import AttackKind
 from training.commands.describing import describe_rank
-from training.commands.options import DataOption, JsonOption, TokenizerOption
+from training.commands.options import DataOption, JsonOption, MicroBatchesOption, TokenizerOption
 from training.commands.output import STDERR, STDOUT, format_bytes, format_loss, print_json, print_pairs
 from training.core.recipe import Recipe
 from training.core.recipe_text import parse_recipe
@@ -40,6 +40,7 @@ def simulate(
         int | None, typer.Option(min=1, max=64, help="Storage nodes, for the bytes dispersed; default 4.")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, max=4096, help="CPU threads.")] = 1,
+    micro_batches: MicroBatchesOption = 0,
     data: DataOption = None,
     tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
@@ -126,6 +127,7 @@ def simulate(
         attack=attack,
         num_attackers=attackers,
         num_seats=DEFAULT_SEATS if seats is None else seats,
+        num_micro_batches=micro_batches,
         on_step=note,
     )
     loss = evaluate_state(parsed, state, corpus)

@@ -1,8 +1,8 @@
-"""One process that does what a pipeline does, in the same order: the reference that stages must equal bit for bit.
+"""The inner loop of one process over micro-batches (`--micro-batches`): less memory for activations.
 
-The batch is cut into micro-batches whose gradients add up in order.  The tied weight gathers two gradients, of
-embedding and of logits, that are added once at the end: float sums depend on their order, and the two ends of a
-pipeline know nothing of each other until then.
+Gradients add up in the order in which a pipeline adds them, so stages equal it bit for bit and a worker may change
+between them.  The tied weight of our GPT gathers two gradients, of embedding and of logits, that are added once at
+the end: float sums depend on their order, and the two ends of a pipeline know nothing of each other until then.
 """
 
 from __future__ import annotations
@@ -11,9 +11,19 @@ from collections.abc import Sequence
 
 import torch
 
-from training.core.recipe import Recipe
-from training.group.cutting import TIED, GptStage, compute_logit_loss
-from training.inner import InnerLoop
+from training.core.recipe import ModelKind, Recipe
+from training.group.cutting import TIED, GptStage
+from training.inner import InnerLoop, Precision
+from training.models.gpt import compute_loss
+
+
+def create_inner_loop(
+    recipe: Recipe, device: torch.device, precision: Precision, num_micro_batches: int = 0
+) -> InnerLoop:
+    """Return the inner loop of a worker of one process; without micro-batches the whole batch is one pass."""
+    if num_micro_batches == 0:
+        return InnerLoop(recipe, device, precision=precision)
+    return AccumulatingLoop(recipe, device, num_micro_batches, precision)
 
 
 def cut_batch(samples_BT: torch.Tensor, num_micro_batches: int) -> tuple[torch.Tensor, ...]:
@@ -22,27 +32,34 @@ def cut_batch(samples_BT: torch.Tensor, num_micro_batches: int) -> tuple[torch.T
 
 
 class AccumulatingLoop(InnerLoop):
-    """The inner loop over micro-batches, without stages."""
+    """The inner loop over micro-batches, without stages: our GPT as one stage, any other model as it is."""
 
-    def __init__(self, recipe: Recipe, device: torch.device, num_micro_batches: int) -> None:
-        """Build the whole model as one stage."""
-        self._stage = GptStage(recipe.model, 0, 1)
-        super().__init__(recipe, device, self._stage)
+    def __init__(
+        self, recipe: Recipe, device: torch.device, num_micro_batches: int, precision: Precision = Precision.FP32
+    ) -> None:
+        """Build the whole model; `check_shape` has said that the micro-batches divide the batch."""
+        self._stage = GptStage(recipe.model, 0, 1) if recipe.model.kind is ModelKind.GPT else None
+        super().__init__(recipe, device, self._stage, precision)
         self._num_micro_batches = num_micro_batches
-        self.weights = self._stage.own_weights()
+        if self._stage is not None:
+            self.weights = self._stage.own_weights()
 
     def step(self, samples_BT: torch.Tensor, rate: float) -> float | None:
         """Do one step; return the loss, or None where it was skipped."""
-        self._stage.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            self._stage.head.copy_(self.weights[TIED])
+        self.model.zero_grad(set_to_none=True)
+        if self._stage is not None:
+            with torch.no_grad():
+                self._stage.head.copy_(self.weights[TIED])
         losses = []
         for part_BT in cut_batch(samples_BT.to(self.device), self._num_micro_batches):
-            loss = compute_logit_loss(self._stage(part_BT[:, :-1]), part_BT[:, 1:])
+            with self.autocast():
+                loss = compute_loss(self.model, part_BT)
             loss.backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-        names = sorted(self.weights)
-        self.weights[TIED].grad += self._stage.head.grad  # type: ignore[operator]
+        if self._stage is not None:
+            self.weights[TIED].grad += self._stage.head.grad  # type: ignore[operator]
+        # A library's model may have parameters that a pass does not use.
+        names = sorted(name for name, weight in self.weights.items() if weight.grad is not None)
         gradients = take_mean(self, names, self._num_micro_batches)
         norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
         return finish_step(self, gradients, norms, torch.stack(losses).mean(), rate)

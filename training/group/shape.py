@@ -27,7 +27,8 @@ class GroupConfig:
     num_shards: int = 1
     """Z; divides the batch."""
     num_micro_batches: int = 0
-    """Of one step with stages; 0: the largest divisor of the batch up to twice the stages, which keeps them busy."""
+    """Of one step, without shards; 0: with stages the largest divisor of the batch up to twice the stages, which keeps
+    them busy, else the whole batch at once."""
     schedule: str = "1f1b"
     """1f1b or gpipe: the same numbers, other memory."""
     num_threads: int = 0
@@ -51,6 +52,8 @@ def check_shape(recipe: Recipe, group: GroupConfig) -> None:
     if group.num_stages > 1 and group.num_shards > 1:
         raise ShardCountError(group.num_shards, f"1 beside {group.num_stages} stages: a worker has one or the other")
     if group.num_shards > 1:
+        if group.num_micro_batches:
+            raise ShardCountError(group.num_shards, f"1 beside {group.num_micro_batches} micro-batches")
         if recipe.inner.batch_size % group.num_shards:
             raise ShardCountError(group.num_shards, f"a divisor of inner.batch_size = {recipe.inner.batch_size}")
         return
@@ -62,9 +65,11 @@ def check_shape(recipe: Recipe, group: GroupConfig) -> None:
 def choose_micro_batches(batch_size: int, num_stages: int, wanted: int) -> int:
     """Return how many micro-batches a step has. Raises `RecipeValueError` where they don't divide the batch.
 
-    >>> choose_micro_batches(8, 3, 0)
-    4
+    >>> choose_micro_batches(8, 3, 0), choose_micro_batches(8, 1, 0)
+    (4, 1)
     """
+    if wanted == 0 and num_stages == 1:
+        return 1
     if wanted == 0:
         return max(count for count in range(1, min(batch_size, 2 * num_stages) + 1) if batch_size % count == 0)
     if wanted < 1 or batch_size % wanted:

@@ -22,11 +22,12 @@ from training.core.schedule import plan_steps
 from training.core.settle import Settlement, settle, settle_void
 from training.data.corpus import Corpus, check_size, check_text, load_corpus
 from training.evaluation import evaluate_state
+from training.group.accumulating import create_inner_loop
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, check_shape, plan_devices
 from training.group.sharded import ShardedWorker
 from training.group.worker import GroupWorker
-from training.inner import Precision
+from training.inner import InnerLoop, Precision
 from training.local import LocalWorker
 from training.memory import check_devices, describe_needs, plan_needs, read_free_bytes
 from training.models.registry import check_module
@@ -58,8 +59,8 @@ class EngineRules:
     ) -> None:
         """Parse the recipe, see that the model fits the device, and read the text, which must be the run's.
 
-        With ``group`` the engine is made of several processes; ``on_end`` hears when one of them ends unasked or
-        is told to stop.
+        ``group`` says of how many processes the engine is made, and of how many micro-batches a step; ``on_end``
+        hears when one of several processes ends unasked or is told to stop.
         """
         self.recipe: Recipe = parse_recipe(recipe_text)
         check_module(self.recipe.model)
@@ -67,10 +68,10 @@ class EngineRules:
         self._member = member
         self._device = choose_device(device)
         self._precision = choose_precision(precision, self._device)
-        self._group = None if group is None else replace(group, precision=self._precision)
         self._on_end = on_end
         self._engine: GroupWorker | None = None
         shape = replace(GroupConfig() if group is None else group, precision=self._precision)
+        self._shape = shape
         check_shape(self.recipe, shape)
         devices = plan_devices(self._device, shape.num_processes, torch.cuda.device_count())
         needs = plan_needs(self.recipe, shape, devices)
@@ -151,7 +152,7 @@ class EngineRules:
 
     def create_engine(self, state: Any, version: int) -> LocalWorker:
         """Return a worker that starts fresh from an agreed state."""
-        if self._group is None:
+        if self._shape.num_processes == 1:
             return LocalWorker(
                 self.recipe,
                 state,
@@ -159,17 +160,17 @@ class EngineRules:
                 self._member,
                 self._device,
                 corpus=self._corpus,
-                precision=self._precision,
+                inner=self._create_inner(),
             )
         self.close()
-        self._engine = self._kind(self._group)(
+        self._engine = self._kind(self._shape)(
             self.recipe,
             state,
             version,
             self._member,
             self._device,
             corpus=self._corpus,
-            group=self._group,
+            group=self._shape,
             on_end=self._on_end,
         )
         return self._engine
@@ -177,23 +178,23 @@ class EngineRules:
     def load_engine(self, path: Path) -> LocalWorker:
         """Return a worker as saved, by a group of any shape or by one process."""
         try:
-            if self._group is None:
+            if self._shape.num_processes == 1:
                 return LocalWorker.load(
                     path,
                     self.recipe,
                     self._member,
                     self._device,
                     corpus=self._corpus,
-                    precision=self._precision,
+                    inner=self._create_inner(),
                 )
             self.close()
-            self._engine = self._kind(self._group).load(
+            self._engine = self._kind(self._shape).load(
                 path,
                 self.recipe,
                 self._member,
                 self._device,
                 corpus=self._corpus,
-                group=self._group,
+                group=self._shape,
                 on_end=self._on_end,
             )
             return self._engine
@@ -210,6 +211,11 @@ class EngineRules:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+
+    def _create_inner(self) -> InnerLoop:
+        return create_inner_loop(
+            self.recipe, torch.device(self._device), self._precision, self._shape.num_micro_batches
+        )
 
     def _choose_evaluation_device(self) -> torch.device:
         """Return the worker's device; the CPU where the whole model has no room beside what is kept there."""

@@ -105,7 +105,7 @@ class JoinConfig:
     precision: str = "auto"
     """fp32, bf16, or auto: bf16 on a GPU that has it."""
     num_micro_batches: int = 0
-    """Of a step with stages; 0: chosen."""
+    """Of a step, without shards; 0: chosen with stages, else one."""
     metrics_port: int | None = None
     """Prometheus: port to serve on, 0 for a free one; None: no server."""
     metrics_host: str = "127.0.0.1"
@@ -355,14 +355,12 @@ def _create_rules(text: str, config: JoinConfig, run: RunInfo, address: str, sto
     if digest != run.recipe_digest:
         raise WrongRecipe(run.recipe_digest, digest)
     check_software(parse_recipe(text).software, metadata.version("archipelago"))
-    group = None
-    if config.num_stages > 1 or config.num_shards > 1:
-        group = GroupConfig(
-            num_stages=config.num_stages,
-            num_shards=config.num_shards,
-            num_micro_batches=config.num_micro_batches,
-            num_threads=config.num_threads,
-        )
+    group = GroupConfig(
+        num_stages=config.num_stages,
+        num_shards=config.num_shards,
+        num_micro_batches=config.num_micro_batches,
+        num_threads=config.num_threads,
+    )
     return EngineRules(
         text,
         member=bytes.fromhex(address[2:]),
