@@ -32,7 +32,7 @@ STATES: Mapping[str, type[IntEnum]] = {
 }
 """Custom errors whose small numbers are states: these are shown by name."""
 
-_AMOUNT, _BLOCK, _BLOCKS, _COUNT = "{} wei", "block {}", "{} blocks", "{}"
+_AMOUNT, _BLOCK, _BLOCKS, _BYTES, _COUNT = "{} wei", "block {}", "{} blocks", "{} bytes", "{}"
 
 UNITS: Mapping[str, str] = {
     "BondTooSmall": _AMOUNT,
@@ -50,6 +50,7 @@ UNITS: Mapping[str, str] = {
     "BadActivationHeight": _BLOCK,
     "LeaseTooShort": _BLOCKS,
     "LeaseTooLong": _BLOCKS,
+    "RecipeTooLarge": _BYTES,
     "NotCheckpointVersion": _COUNT,
     "WrongEpoch": _COUNT,
     "StaleAttempt": _COUNT,
@@ -73,6 +74,11 @@ NEXT_STEPS: Mapping[str, str] = {
     "WrongRunState": "see how the run stands with `trainer run show`, and wait for that state",
     "ReclaimTooEarly": "send it again from that block on, or wake the run with `trainer run fund` and `resume`",
     "WrongRoundState": "ask round() and act in the expected state",
+    "RoundArchived": "ask a node that has executed all blocks (--chain), or a node for archipelago_archivedRound",
+    "BadArchiveProof": "ask a node for archipelago_archivedRound again: the archive may have grown since",
+    "RecipeTooLarge": "shorten the recipe: comments, and lines that say the default, may go",
+    "BadParams": "give the field a value within these bounds; where both are the same it can't be changed",
+    "SealedNotSupported": "create it with isSealed false",
     "RecipeMismatch": "fetch the recipe again with recipe(run)",
     "BadKeyProof": "sign with that key, for this chain's genesis and this sender; a home must be of the same chain",
     "BondTooSmall": "send at least the expected bond",
@@ -81,6 +87,10 @@ NEXT_STEPS: Mapping[str, str] = {
     "StaleBase": "apply the settled rounds up to the expected root, then train the round again",
     "UnknownRoot": "catch up to the newest settled round and show its root",
     "AlreadyCommitted": "ask update(run, round, you): the first update stands",
+    "StaleAttempt": "ask round() and updates() again, and vote for what the expected attempt counts",
+    "BadMask": "set bit i for the i-th of updates(run, round), at least one to report, none beyond them",
+    "WrongKey": "reveal the key that the update has committed to",
+    "EmptyPayload": "put at least one byte, and give that blob's certificate",
     "PreviousUnsettled": "wait until the round before has settled, then send it again",
     "AlreadyRevealed": "nothing to do: the key is shown",
     "AlreadyEvaluated": "nothing to do: the version has its loss",
@@ -91,7 +101,12 @@ NEXT_STEPS: Mapping[str, str] = {
     "BlobIsPinned": "wait until its run lets it go",
     "NotSigned": "choose a seat that signed for it",
     "ChallengeIsOpen": "wait until it is answered, or its height is reached",
+    "NoChallenge": "ask challengesOf(operator) for the open ones: this one was answered, or its height has passed",
+    "BadAnswer": "show the leaf that challengeAt(blob, seat) names; `storage-node start` does it by itself",
     "UnknownTier": "ask tiers()",
+    "WrongTier": "put it again in the expected tier: tiers() has their names",
+    "TooMany": "ask for at most the maximum at once; what is counted by the chain, when some of it has ended",
+    "BadUrl": "give http://HOST:PORT or https://HOST:PORT, as others reach the node",
     "NodeAlreadyRegistered": "change it with updateNode",
     "KeyAlreadyRegistered": "use another receipt key",
     "UnknownNode": "register it with registerNode",
@@ -99,7 +114,9 @@ NEXT_STEPS: Mapping[str, str] = {
     "EscrowTooSmall": "fund(run) with the difference",
     "NotCheckpointVersion": "upload at a multiple of the interval",
     "PartAlreadyStored": "nothing to do: the part is there",
+    "UnknownPart": "name a part below that number: they count from 0",
     "NotYourPart": "wait for the grace blocks, then any member may upload it",
+    "BadCertificate": "disperse again, and give the certificate as it came",
     "NotEnoughSignatures": "collect receipts from more seats",
     "WrongEpoch": "ask committee(epoch()) and disperse again",
     "CertificateExpired": "disperse again with a later expiry",
@@ -108,9 +125,29 @@ NEXT_STEPS: Mapping[str, str] = {
     "FeeTooSmall": "send what quote() says",
     "InsufficientBond": "ask bondOf(you)",
     "UnknownFunction": "the chain runs another version: take contracts/abi from that version",
+    "BadCalldata": "encode the arguments by contracts/abi of the version that the chain runs",
+    "NotPayable": "send it again without money",
+    "WriteInStaticCall": "send it in a transaction; from a contract, by call and not by staticcall",
     "NothingUnlocked": "wait until the height is reached",
+    "ZeroAmount": "give an amount above 0; unbondingOf(you) says whether there is anything to withdraw",
+    "AlreadyValidator": "nothing to do; to change the key, first `chain-node leave-validator`",
+    "KeyInUse": "register the key of another home, or act as the operator who has this one",
+    "ValidatorBondTooSmall": "send the difference: `chain-node register-validator` with a higher --bond",
+    "NotValidator": "become one first: `chain-node register-validator`",
+    "TooManyValidators": "wait until one leaves: validators() lists them",
+    "NotJailed": "nothing to do: validator(you) says how it stands",
+    "StillJailed": "wait until the height is reached, then send unjail()",
+    "LastValidator": "leave the expected bond, or let somebody else `chain-node register-validator` first",
+    "UnknownParameter": "name one of gasLimit, baseFeeWei, unbondBlocks, powerUnitWei, minValidatorBondWei, "
+    "maxValidators, doubleSignSlashPpm, jailBlocks, rules",
+    "BadParameter": "propose a value from the least to the most",
+    "BadActivationHeight": "propose it for a height from the earliest on, at most 100,000,000 blocks ahead",
+    "TooManyProposals": "approve(proposal) one of the open ones, or wait until its height ends it",
+    "UnknownProposal": "ask numProposals(): they count from 1 to that",
+    "ProposalClosed": "propose() it anew",
+    "AlreadyInFavour": "nothing to do: this validator's vote is counted",
 }
-"""Custom error -> what to do next; errors without an entry say all in their values."""
+"""Custom error -> what to do next; every error of the system contracts has an entry (case 31)."""
 
 
 class BindingError(Exception):
