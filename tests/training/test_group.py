@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +42,8 @@ from training.group.accumulating import AccumulatingLoop, create_inner_loop
 from training.group.cutting import TIED, plan_stages
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, check_shape, choose_micro_batches
+from training.group.sharded import ShardedWorker
+from training.group.worker import GroupWorker
 from training.inner import InnerLoop, Precision
 from training.local import LocalWorker
 from training.memory import plan_needs
@@ -374,41 +376,83 @@ def test_join_makes_and_restores_a_group(recipe: Recipe, tmp_path: Path) -> None
     assert not any(is_running(pid) for pid in again.pids)
 
 
+def create_group(
+    recipe: Recipe, corpus: Corpus, shape: str, num_processes: int, on_end: Callable[[], None]
+) -> GroupWorker:
+    group = GroupConfig(**{f"num_{shape}": num_processes}, num_threads=1, timeout_seconds=60.0)  # type: ignore[arg-type]
+    kind = PipelineWorker if shape == "stages" else ShardedWorker
+    return kind(recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_end=on_end)
+
+
 @pytest.mark.integration
-def test_death_of_a_stage_ends_all(recipe: Recipe, corpus: Corpus) -> None:
-    """Kill one child, in the middle of training: the others are gone and the parent knows within ten seconds."""
+@pytest.mark.parametrize(
+    ("shape", "num_processes", "index"),
+    [("stages", 3, 0), ("stages", 3, 1), ("stages", 3, 2), ("shards", 2, 0), ("shards", 2, 1)],
+)
+def test_death_of_each_child_ends_all(
+    recipe: Recipe,
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: str,
+    num_processes: int,
+    index: int,
+) -> None:
+    """CASES 20: SIGKILL in the middle of training: known in ten seconds, nothing is left, and it starts again."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told = threading.Event()
-    group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
-    worker = PipelineWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_end=told.set)
+    worker = create_group(recipe, corpus, shape, num_processes, told.set)
+    killed_at: list[float] = []
+
+    def kill(_step: int, _rate: float) -> None:
+        if not killed_at:
+            os.kill(worker.pids[index], signal.SIGKILL)
+            killed_at.append(time.monotonic())
+
     try:
-        killed = threading.Timer(0.2, os.kill, (worker.pids[1], signal.SIGKILL))
-        killed.start()
-        started = time.monotonic()
-        with pytest.raises(GroupEndedError, match=r"stage [01] \(pid \d+\)"):
-            worker.train(0, 100_000)
-        assert time.monotonic() - started < 10
+        assert list(tmp_path.glob("archipelago-group-*"))
+        name = shape.removesuffix("s")
+        with pytest.raises(GroupEndedError, match=rf"{name} {index} \(pid {worker.pids[index]}\).*exit code -9"):
+            worker.train(0, 100_000, on_step=kill)
+        assert time.monotonic() - killed_at[0] < 10
         assert told.wait(5)
         with pytest.raises(GroupEndedError):
             worker.check()
+        assert not any(is_running(pid) for pid in worker.pids), "one outlived the other's death"
     finally:
         worker.close()
-    assert not any(is_running(pid) for pid in worker.pids)
+    assert not list(tmp_path.glob("archipelago-*")), "the folder in which they met was left behind"
+    if index == num_processes - 1:
+        again = create_group(recipe, corpus, shape, num_processes, told.set)
+        try:
+            assert again.train(0, 2).steps == 2
+        finally:
+            again.close()
+        assert not any(is_running(pid) for pid in again.pids)
 
 
 @pytest.mark.integration
-def test_a_stage_told_to_stop_stops_the_worker_in_order(recipe: Recipe, corpus: Corpus, tmp_path: Path) -> None:
-    """A service manager sends SIGTERM to every process: the parent still can save, and nobody has died."""
+@pytest.mark.parametrize("shape", ["stages", "shards"])
+def test_each_child_told_to_stop_stops_the_worker_in_order(
+    recipe: Recipe, corpus: Corpus, tmp_path: Path, shape: str
+) -> None:
+    """A service manager sends SIGTERM to one or to every process: the parent still can save, and nobody has died."""
     told = threading.Event()
-    group = GroupConfig(num_stages=2, num_threads=1, timeout_seconds=60.0)
-    worker = PipelineWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], corpus=corpus, group=group, on_end=told.set)
+    worker = create_group(recipe, corpus, shape, 2, told.set)
     try:
         forker = psutil.Process(worker.pids[1]).ppid()
-        for pid in (forker, *worker.pids):
-            threading.Timer(0.2, os.kill, (pid, signal.SIGTERM)).start()
-        started = time.monotonic()
-        report = worker.train(0, 100_000, told.is_set)
-        assert time.monotonic() - started < 10
-        assert 0 < report.steps < 100_000
+        for round_index, pids in enumerate([(worker.pids[0],), (forker, worker.pids[1])]):
+            told.clear()
+
+            def stop(_step: int, _rate: float, pids: tuple[int, ...] = pids) -> None:
+                if not told.is_set():
+                    for pid in pids:
+                        os.kill(pid, signal.SIGTERM)
+
+            began = time.monotonic()
+            report = worker.train(round_index, 100_000, told.is_set, on_step=stop)
+            assert time.monotonic() - began < 10
+            assert 0 < report.steps < 100_000
         worker.save(tmp_path / "state")
         worker.check()
     finally:
