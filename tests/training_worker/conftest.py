@@ -58,12 +58,14 @@ class ToyWorker:
 
     def start(self) -> ToyWorker:
         from training.worker.loop import Patience
+        from training.worker.pace import Pace
         from training.worker.session import WorkerParts, run_worker
         from training.worker.trace import Trace
 
         self.stop = threading.Event()
         self.error = None
-        trace = Trace(self.home / "trace.jsonl")
+        pace = Pace()
+        trace = Trace(self.home / "trace.jsonl", (pace.note,))
         parts = WorkerParts(
             chain=self.ports,
             sender=self.ports,
@@ -74,6 +76,7 @@ class ToyWorker:
             run=self.run,
             poll_seconds=0.01,
             patience=Patience(chain_seconds=self.patience_seconds, idle_seconds=20),
+            pace=pace,
         )
 
         def body() -> None:

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training.core.adaptation import propose
 from training.core.proposal import Link, Proposal
+from training.core.recipe import Recipe
+from training.core.schedule import plan_steps
 from training.worker.errors import StateUnavailable, WorkerStateDamaged
 
 BAD_PAYLOAD = b"not a payload"
@@ -73,6 +76,7 @@ class ToyEngine:
     history: list[tuple[int, int, bool | None]] = field(default_factory=list)
     steps_when_sent: dict[int, int] = field(default_factory=dict)
     wanted_rank: int = 6
+    recipe: Recipe | None = None
 
     @property
     def in_flight(self) -> tuple[int, ...]:
@@ -118,7 +122,9 @@ class ToyEngine:
                 self.residual += units
 
     def propose(self, link: Link | None, *, rank: int) -> Proposal:
-        return Proposal(rank=self.wanted_rank, local_steps=0)
+        """Propose H as the real engine does, where there is a recipe whose H may move."""
+        local_steps = 0 if self.recipe is None else propose(self.recipe, (), rank, link).local_steps
+        return Proposal(rank=self.wanted_rank, local_steps=local_steps)
 
     def save(self, path: Path) -> None:
         body = json.dumps(
@@ -138,13 +144,24 @@ class ToyEngine:
 class ToyRules:
     """The rules of the toy recipe."""
 
-    def __init__(self, recipe: bytes, *, gain: int, steps: int = 2, step_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        recipe: bytes,
+        *,
+        gain: int,
+        steps: int = 2,
+        step_seconds: float = 0.0,
+        adapting: Recipe | None = None,
+    ) -> None:
+        """With ``adapting`` rounds have the steps of that recipe's schedule for the H that the chain says."""
         from eth_hash.auto import keccak
 
         self.recipe_digest = bytes(keccak(recipe))
         self.gain = gain
         self.steps = steps
         self.step_seconds = step_seconds
+        self.adapting = adapting
+        self.local_steps: dict[int, int] = {}
         self.pause = threading.Event()
         self.engines: list[ToyEngine] = []
 
@@ -184,7 +201,8 @@ class ToyRules:
         return ToySettlement(state, 0)
 
     def num_steps(self, round_index: int, local_steps: int) -> int:
-        return self.steps
+        self.local_steps[round_index] = local_steps
+        return self.steps if self.adapting is None else plan_steps(self.adapting.rounds, round_index, local_steps)
 
     def evaluate(self, state: ToyState) -> float:
         return 1.0 + state.theta / 1e6
@@ -211,6 +229,7 @@ class ToyRules:
 
     def _keep(self, engine: ToyEngine) -> ToyEngine:
         engine.step_seconds = self.step_seconds
+        engine.recipe = self.adapting
         engine.pause = self.pause
         self.engines.append(engine)
         return engine
