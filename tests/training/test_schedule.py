@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.core.canonical import create_genesis
 from training.core.payload import codec_of_round
-from training.core.recipe import CodecKind, RoundsRecipe
+from training.core.recipe import CodecKind, Recipe, RoundsRecipe
 from training.core.recipe_text import parse_recipe
 from training.core.schedule import (
     compute_global_step,
@@ -21,8 +24,13 @@ from training.core.schedule import (
     plan_steps,
     steps_of_round,
 )
+from training.core.settle import settle
+from training.data.corpus import Corpus
+from training.inner import InnerLoop
+from training.local import LocalWorker
 from training.recipes.shipped import load_shipped
 
+MEMBER = b"\x01" * 20
 RECIPE = parse_recipe(load_shipped("demo"))
 
 
@@ -89,6 +97,50 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert rates[0] == pytest.approx(inner.learning_rate / inner.warmup_steps)
     assert max(rates) == rates[inner.warmup_steps] == inner.learning_rate
     assert rates[-1] == pytest.approx(inner.learning_rate * inner.final_rate_ratio)
+
+
+def test_the_optimizer_gets_the_rate_of_its_step_across_restarts(
+    make_recipe: Callable[..., Recipe], corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CASES 5: every step, those that a kill undid and that are made again, too.
+
+    What a worker logs of it, a line a round, is read in test_devnet.py.
+    """
+    recipe = make_recipe(CodecKind.LOW_RANK_INT4, fragments=2, num_rounds=6)
+    update = InnerLoop.update
+    given: list[float] = []
+    heard: list[tuple[int, float]] = []
+
+    def note(inner: InnerLoop, rate: float) -> None:
+        given.append(rate)
+        update(inner, rate)
+
+    monkeypatch.setattr(InnerLoop, "update", note)
+    state, path = create_genesis(recipe), tmp_path / "worker.state"
+    worker = LocalWorker(recipe, state, 0, MEMBER, corpus=corpus)
+
+    def train(t: int, num_steps: int) -> None:
+        """Make so many more of a round's four steps."""
+        asked = iter(range(num_steps))
+        worker.train(t, 4, lambda: next(asked, None) is None, on_step=lambda step, rate: heard.append((step, rate)))
+
+    for t in range(6):
+        begin = len(given)
+        train(t, 2)
+        worker.save(path)
+        train(t, 1)  # lost
+        for _ in range(2):
+            worker = LocalWorker.load(path, recipe, MEMBER, corpus=corpus)
+            train(t, 2)
+        first = first_step_of_round(recipe.rounds, t)
+        made = [first + inner for inner in (0, 1, 2, 2, 3, 2, 3)]
+        expected = [(step, learning_rate(recipe.inner, recipe.rounds, step)) for step in made]
+        assert heard[begin:] == expected
+        assert given[begin:] == [rate for _, rate in expected]
+        settlement = settle(recipe, state, t, [worker.send(t, rank=4)], rank=4, local_steps=recipe.rounds.local_steps)
+        worker.apply(settlement, t, True)
+        state = settlement.state
+    assert len(set(heard)) == 24, "a rate for each step of the run"
 
 
 @pytest.mark.parametrize("kind", list(CodecKind))
