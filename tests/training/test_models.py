@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from training.core.canonical import create_genesis, decode_parts, dequantise
+from training.core.canonical import CanonicalState, create_genesis, decode_parts, dequantise, replace_theta
 from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StageCountError, WeightsError
 from training.core.layout import build_layout
 from training.core.recipe import ANY_TEXT, ModelKind, Recipe
@@ -23,9 +23,9 @@ from training.memory import check_devices, describe_needs, plan_needs
 from training.models.start import create_first_state, pick_weight, read_weights
 from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
 from training.recipes.writing import write_recipe
-from training.simulate import simulate
+from training.simulate import load_recipe, simulate
 from training.worker.engine_rules import EngineRules
-from training.worker.folder import About, load_model_folder, save_model_folder
+from training.worker.folder import About, BadModelFolder, load_model_folder, save_model_folder
 
 LLAMA = {
     "model_type": "llama",
@@ -135,6 +135,88 @@ def test_hugging_face_model_trains_and_agrees(hf_recipe: Recipe, corpus: Corpus,
     with torch.no_grad():
         torch.testing.assert_close(opened.eval()(tokens).logits, build_model(hf_recipe, state)(tokens))
     assert load_model_folder(folder).state.root() == state.root()
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path) -> tuple[Path, Recipe, CanonicalState]:
+    """A model folder of our GPT, two layers, weights that are all different."""
+    recipe = load_recipe("tiny")
+    recipe = replace(recipe, model=replace(recipe.model, num_layers=2))
+    state = create_genesis(recipe)
+    generator = torch.Generator().manual_seed(3)
+    theta = {
+        name: (each + torch.randint(-(2**20), 2**20, each.shape, generator=generator)).to(torch.int32)
+        for name, each in state.theta.items()
+    }
+    state = replace_theta(state, theta)
+    text = write_recipe(recipe)
+    about = About(
+        chain_id=1,
+        genesis_hash="",
+        run=1,
+        version=0,
+        root=state.root().hex(),
+        recipe_digest=compute_recipe_digest(text).hex(),
+    )
+    (tmp_path / "given").mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "notes.txt"):
+        (tmp_path / "given" / name).write_text(f'{{"{name}": 1}}')
+    save_model_folder(
+        tmp_path / "model",
+        state=state,
+        recipe_text=text,
+        about=about,
+        replace_existing=False,
+        tokenizer_file=tmp_path / "given" / "tokenizer.json",
+    )
+    return tmp_path / "model", recipe, state
+
+
+def test_our_gpt_opens_in_transformers(own_folder: tuple[Path, Recipe, CanonicalState]) -> None:
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from transformers import AutoModelForCausalLM
+
+    from training.evaluation import build_model
+
+    folder, recipe, state = own_folder
+    opened, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    tokens = torch.arange(2 * recipe.model.context).reshape(2, -1)
+    with torch.no_grad():
+        own = build_model(recipe, state)(tokens)
+        torch.testing.assert_close(opened.eval()(tokens).logits, own, rtol=1e-4, atol=1e-4)
+    assert float(own.std()) > 0.1, "logits that are all alike show nothing"
+    written = opened.generate(tokens[:1, :8], max_new_tokens=6, do_sample=False)
+    assert written.shape == (1, 14), "no byte ends the text"
+
+
+def test_our_gpt_goes_on_as_a_model_of_transformers(own_folder: tuple[Path, Recipe, CanonicalState]) -> None:
+    """Its folder is what `trainer recipe FOLDER --weights FOLDER` takes."""
+    pytest.importorskip("transformers", reason="extra hf: transformers")
+    from training.models.hugging_face import describe_causal_lm
+    from training.models.start import read_weights
+
+    folder, _, state = own_folder
+    model = describe_causal_lm((folder / "config.json").read_text(), 16, read_weights(folder))
+    recipe = create_recipe_for(model, "on")
+    first = create_first_state(recipe, folder)
+    name = "model.layers.1.mlp.up_proj.weight"
+    expected = dequantise(state)["layers.1.gate_up.weight"].chunk(2)[1]
+    torch.testing.assert_close(dequantise(first)[name], expected, rtol=0, atol=1e-6)
+
+
+def test_our_model_folder_is_read_back(own_folder: tuple[Path, Recipe, CanonicalState]) -> None:
+    folder, _, state = own_folder
+    assert load_model_folder(folder).state.root() == state.root()
+    assert (folder / "tokenizer_config.json").exists(), "how the tokenizer is used goes with it"
+    assert not (folder / "notes.txt").exists()
+    save_file(dequantise(state), folder / "model.safetensors")  # as folders were before
+    assert load_model_folder(folder).state.root() == state.root()
+    spoilt = {**dequantise(state), "embed.weight": torch.zeros_like(state.theta["embed.weight"]).float()}
+    save_file(spoilt, folder / "model.safetensors")
+    with pytest.raises(BadModelFolder, match="is not what"):
+        load_model_folder(folder)
 
 
 def test_join_takes_a_hugging_face_model_as_one_process(hf_recipe: Recipe, tmp_path: Path) -> None:

@@ -12,6 +12,9 @@ from torch.nn import functional
 
 from training.core.recipe import ModelRecipe
 
+NORM_EPSILON = 1e-5
+"""Added to the mean square of what an RMSNorm divides."""
+
 ROTARY_BASE = 10_000.0
 """Longest wavelength of the rotary positions over 2 pi, as in RoFormer (arXiv 2104.09864)."""
 
@@ -23,10 +26,10 @@ class Block(nn.Module):
         super().__init__()
         width, hidden = model.width, model.hidden
         self.num_heads = model.num_heads
-        self.attention_norm = nn.RMSNorm(width, eps=1e-5)
+        self.attention_norm = nn.RMSNorm(width, eps=NORM_EPSILON)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.attention_out = nn.Linear(width, width, bias=False)
-        self.feed_norm = nn.RMSNorm(width, eps=1e-5)
+        self.feed_norm = nn.RMSNorm(width, eps=NORM_EPSILON)
         self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
         self.down = nn.Linear(hidden, width, bias=False)
 
@@ -53,7 +56,7 @@ class Gpt(nn.Module):
         self.model = model
         self.embed = nn.Embedding(model.vocabulary, model.width)
         self.layers = nn.ModuleList(Block(model) for _ in range(model.num_layers))
-        self.final_norm = nn.RMSNorm(model.width, eps=1e-5)
+        self.final_norm = nn.RMSNorm(model.width, eps=NORM_EPSILON)
         cosine_TD, sine_TD = compute_rotary_tables(model.context, model.width // model.num_heads)
         self.register_buffer("cosine_TD", cosine_TD, persistent=False)
         self.register_buffer("sine_TD", sine_TD, persistent=False)

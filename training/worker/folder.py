@@ -1,11 +1,11 @@
 """A model folder: what ``trainer checkpoint pull`` leaves and ``evaluate`` and ``generate`` read (case 77).
 
-    model.safetensors     float32 tensors of theta, for any other software
+    model.safetensors     float32 tensors of theta, for any other software; our GPT under the names of a Llama
     agreed-state.bin      the integers themselves, from which the root follows
     recipe.toml           the run's recipe, byte for byte
     checkpoint.json       chain, run, version, root and digests
-    config.json           of a hugging_face recipe: `AutoModelForCausalLM.from_pretrained(folder)` opens it
-    tokenizer.json        the run's tokenizer, where its recipe names one and it was given
+    config.json           so `AutoModelForCausalLM.from_pretrained(folder)` opens it
+    tokenizer.json        the run's tokenizer, where its recipe names one and it was given, with what lay beside it
 
 Written beside its final name and renamed, so a folder of that name is whole.  On reading, the integers must
 have the root in ``checkpoint.json`` and the float32 tensors must be the integers' own.
@@ -17,6 +17,8 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,11 +26,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from da.input_file import read_input
 from training.core.canonical import CanonicalState, decode_parts, dequantise
 from training.core.errors import StatePartError
 from training.core.recipe import ModelKind, Recipe
 from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.data.tokenizer import Tokenizer, load_tokenizer
+from training.models.llama_names import describe_as_llama, rename_for_llama
 from training.worker.durable import save_durable, sync_folder
 from training.worker.errors import Fatal
 from training.worker.homes import TOKENIZER_FILE
@@ -38,6 +42,11 @@ STATE_FILE = "agreed-state.bin"
 RECIPE_FILE = "recipe.toml"
 ABOUT_FILE = "checkpoint.json"
 CONFIG_FILE = "config.json"
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+"""What transformers saves beside a tokenizer.json."""
+
+MAX_SETTINGS_BYTES = 1 << 20
+"""Of each of them."""
 
 
 class BadModelFolder(Fatal):
@@ -105,12 +114,14 @@ def save_model_folder(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        tensors = {name: tensor.contiguous() for name, tensor in dequantise(state).items()}
+        recipe = parse_recipe(recipe_text)
+        tensors = _name_tensors(recipe, dequantise(state))
         metadata = {"format": "pt", "root": about.root, "version": str(about.version)}
         save_file(tensors, temporary / MODEL_FILE, metadata=metadata)
-        _save_config(temporary, parse_recipe(recipe_text))
+        save_durable(temporary / CONFIG_FILE, _write_config(recipe))
         if tokenizer_file is not None:
             save_durable(temporary / TOKENIZER_FILE, tokenizer_file.read_bytes())
+            _copy_beside(tokenizer_file.parent, temporary)
         save_durable(temporary / STATE_FILE, state.encode_part(0, 1))
         save_durable(temporary / RECIPE_FILE, recipe_text.encode())
         save_durable(temporary / ABOUT_FILE, json.dumps(asdict(about), indent=2).encode())
@@ -163,8 +174,8 @@ def load_model_folder(folder: Path) -> ModelFolder:
         floats = load_file(folder / MODEL_FILE)
     except (OSError, SafetensorError) as error:
         raise BadModelFolder(folder, f"{MODEL_FILE}: {error}") from error
-    expected = dequantise(state)
-    if floats.keys() != expected.keys() or any(not torch.equal(floats[name], expected[name]) for name in expected):
+    own = dequantise(state)
+    if not any(_are_equal(floats, expected) for expected in (_name_tensors(recipe, own), own)):  # own: older folders
         raise BadModelFolder(folder, f"{MODEL_FILE} is not what {STATE_FILE} says")
     return ModelFolder(recipe=recipe, state=state, about=about)
 
@@ -188,12 +199,31 @@ def describe_missing_tokenizer(folder: Path, digest: str) -> str:
     )
 
 
-def _save_config(folder: Path, recipe: Recipe) -> None:
-    """Write what transformers needs beside the tensors; it reads them as the config's dtype, and they are float32."""
-    if recipe.model.kind is ModelKind.HUGGING_FACE:
+def _name_tensors(recipe: Recipe, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors under the names by which transformers knows the recipe's model."""
+    named = rename_for_llama(own) if recipe.model.kind is ModelKind.GPT else own
+    return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+def _are_equal(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+    return got.keys() == expected.keys() and all(torch.equal(got[name], expected[name]) for name in expected)
+
+
+def _write_config(recipe: Recipe) -> bytes:
+    """Return what transformers needs beside the tensors; it reads them as the config's dtype, and they are float32."""
+    if recipe.model.kind is ModelKind.GPT:
+        config = describe_as_llama(recipe.model)
+    else:
         config = json.loads(recipe.model.config)
         config.pop("torch_dtype", None)  # the older name
-        save_durable(folder / CONFIG_FILE, json.dumps({**config, "dtype": "float32"}, sort_keys=True).encode())
+    return json.dumps({**config, "dtype": "float32"}, sort_keys=True).encode()
+
+
+def _copy_beside(source: Path, folder: Path) -> None:
+    """Copy how a tokenizer is to be used: what marks begin and end, a chat's template. Of no run's agreed data."""
+    for name in TOKENIZER_SETTINGS:
+        with suppress(FileNotFoundError):
+            save_durable(folder / name, read_input(source / name, limit_bytes=MAX_SETTINGS_BYTES))
 
 
 def _sync_file(path: Path) -> None:
