@@ -34,6 +34,9 @@ STATES: Mapping[str, type[IntEnum]] = {
 
 _AMOUNT, _BLOCK, _BLOCKS, _BYTES, _COUNT = "{} wei", "block {}", "{} blocks", "{} bytes", "{}"
 
+UNKNOWN_HEIGHT = 2**64 - 1
+"""What the contracts say of a block that isn't known yet: it hangs on rounds or challenges that are still open."""
+
 UNITS: Mapping[str, str] = {
     "BondTooSmall": _AMOUNT,
     "EscrowTooSmall": _AMOUNT,
@@ -279,6 +282,8 @@ def describe_error(name: str, fields: Mapping[str, Any]) -> str:
     step = NEXT_STEPS.get(name)
     if name == "WrongRunState" and fields.get("got") == RunState.FINISHED:
         step = "nothing can be changed any more: take its model with `trainer checkpoint pull`, or create another run"
+    if name == "BondLocked" and UNKNOWN_HEIGHT in fields.values():
+        step = "wait until the rounds or challenges that it answers for are over; who is a member leaves first"
     return f"{text}; next: {step}" if step else text
 
 
@@ -287,4 +292,6 @@ def _shown(name: str, key: str, value: Any) -> str:
         return "0x" + value.hex()
     if name in STATES and key in ("expected", "got", "state") and value in set(STATES[name]):
         return f"{STATES[name](value).name} ({value})"
+    if value == UNKNOWN_HEIGHT and UNITS.get(name) == _BLOCK:
+        return "a block that is not known yet"
     return UNITS.get(name, "{}").format(value)

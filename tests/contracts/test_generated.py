@@ -21,7 +21,7 @@ from chain.core.abi.enumerations import UndocumentedEnum, enumerations_of
 from chain.core.contracts.staking.governance import LIMITS
 from contracts.bindings.addresses import ADDRESSES
 from contracts.bindings.encoding import decode_error, decode_output, encode_call, load_abi
-from contracts.bindings.errors import NEXT_STEPS, STATES, UNITS, describe_error
+from contracts.bindings.errors import NEXT_STEPS, STATES, UNITS, UNKNOWN_HEIGHT, describe_error
 from contracts.bindings.failures import SEPARATOR
 from contracts.bindings.types import RoundState, RunParams
 from contracts.generate import CONTRACTS, FOLDER, find_stale, render_all
@@ -168,6 +168,9 @@ def test_an_error_s_numbers_say_what_they_are_of() -> None:
     assert "expected block 8648, got block 5890; next: " in describe_error(
         "ReclaimTooEarly", {"expected": 8648, "got": 5890}
     )
+    locked = describe_error("BondLocked", {"until_height": UNKNOWN_HEIGHT, "height": 7})
+    assert locked.startswith("BondLocked: until_height a block that is not known yet, height block 7; next: wait until")
+    assert "the height is reached" not in locked, "18446744073709551615 was told as one"
     assert "expected 5 wei, got 1 wei" in describe_error("BondTooSmall", {"expected": 5, "got": 1})
     assert "got 99" in describe_error("WrongRunState", {"expected": 2, "got": 99}), "of a later version"
     for contract in CONTRACTS:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from contracts.bindings.errors import ChainUnreachable
+from contracts.bindings.errors import UNKNOWN_HEIGHT, ChainUnreachable
 from contracts.bindings.types import RoundState, RunState, UpdateFate
 from training.cli import main
 from training.commands import checkpoint, membership, output, runs, status, watch
 from training.commands.status import explain_update
+from training.commands.timing import BlockPace
 from training.core.recipe import ANY_TEXT, DataSource
 from training.core.recipe_text import parse_recipe
 from training.recipes.shipped import load_shipped
@@ -161,6 +162,16 @@ def test_an_unknown_run_is_said_alike_everywhere(
     trainer(monkeypatch, capsys, "keys", "new", key)
     code, _, err = trainer(monkeypatch, capsys, *(key if part == "KEY" else part for part in arguments))
     assert (code, err) == (2, "error: there is no run 99\nnext:  trainer run list\n")
+
+
+def test_a_bond_whose_block_is_not_known_yet_is_said_in_words() -> None:
+    """Who left while a round of its was open was told of block 18446744073709551615, in 9e16 minutes."""
+    pace = BlockPace(block_seconds=0.3, num_proposers=1)
+    member: Any = SimpleNamespace(bond_unlock_height=UNKNOWN_HEIGHT)
+    said = membership.describe_lock(member, 100, 200, pace)
+    assert said == "is free 200 blocks (about 60 s) after the rounds that it takes part in have settled"
+    member.bond_unlock_height = 300
+    assert membership.describe_lock(member, 100, 200, pace) == "is free from block 300, in about 60 s"
 
 
 def test_a_finished_run_takes_nobody_on_its_list(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from rich.logging import RichHandler
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import UNKNOWN_HEIGHT
 from contracts.bindings.foreign_text import ForeignTextFormatter
 from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
+from contracts.bindings.types import Member, MemberState
 from contracts.bindings.unlocking import unlock_key
 from training.commands.asking import fetch_run
 from training.commands.options import (
@@ -31,7 +33,8 @@ from training.commands.options import (
     TokenizerOption,
 )
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
-from training.commands.timing import describe_wait, measure_pace
+from training.commands.timing import BlockPace, describe_wait, measure_pace
+from training.worker.errors import Fatal
 
 LOOPBACK = "127.0.0.1"
 """Where metrics are served unless told otherwise: only this machine reads them."""
@@ -140,23 +143,39 @@ def leave(
 ) -> None:
     """Leave a run; the bond is free again after the lock."""
     client = ChainClient(chain)
-    fetch_run(client, run)
+    lock_blocks = fetch_run(client, run).params.lock_blocks
     sender = Sender(client, unlock_key(key_file))
-    function = "withdrawBond" if withdraw else "leave"
-    outcome = sender.send("Training", function, run)
+    before = client.training.member(run, sender.address)
+    where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
+    again = f"trainer leave --run {run} --key-file {key_file}{where}"
+    if withdraw and before.state not in (MemberState.NONE, MemberState.LEFT):
+        raise Fatal(
+            f"{sender.address} is {before.state.name} in run {run}, expected LEFT: its bond is held until it has left",
+            next_step=again,
+        )
+    outcome = sender.send("Training", "withdrawBond" if withdraw else "leave", run)
     member = client.training.member(run, sender.address)
     if as_json:
         print_json({"transaction": outcome.transaction_hash, "height": outcome.height, "member": member})
     elif withdraw:
-        STDOUT.print(f"bond withdrawn in block {outcome.height}")
+        STDOUT.print(f"bond of {format_tokens(before.bond)} withdrawn in block {outcome.height}")
+    elif member.bond == 0:
+        STDOUT.print(f"left run {run} in block {outcome.height}; there was no bond")
     else:
-        where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
-        wait = describe_wait(measure_pace(client), member.bond_unlock_height - outcome.height)
+        lock = describe_lock(member, outcome.height, lock_blocks, measure_pace(client))
         STDOUT.print(
-            f"left run {run} in block {outcome.height}; the bond of {format_tokens(member.bond)} is free from block "
-            f"{member.bond_unlock_height}, {wait}\n"
-            f"next:  trainer leave --run {run} --key-file {key_file}{where} --withdraw"
+            f"left run {run} in block {outcome.height}; the bond of {format_tokens(member.bond)} {lock}\n"
+            f"next:  {again} --withdraw"
         )
+
+
+def describe_lock(member: Member, height: int, lock_blocks: int, pace: BlockPace) -> str:
+    """Say when the bond of who has left is free; while rounds of its are open the chain itself doesn't know."""
+    if member.bond_unlock_height == UNKNOWN_HEIGHT:
+        wait = describe_wait(pace, lock_blocks).removeprefix("in ")
+        return f"is free {lock_blocks} blocks ({wait}) after the rounds that it takes part in have settled"
+    wait = describe_wait(pace, member.bond_unlock_height - height)
+    return f"is free from block {member.bond_unlock_height}, {wait}"
 
 
 def _start_logging() -> None:
