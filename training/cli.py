@@ -31,10 +31,16 @@ from training.commands.asking import create_no_run
 from training.commands.output import STDERR
 from training.core.errors import TrainingError
 from training.worker.ending import end_process
-from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, GaveUp, PayloadError, WorkerError
+from training.worker.errors import EXIT_FATAL, EXIT_GAVE_UP, Fatal, GaveUp, PayloadError, WorkerError
 
 INTERRUPTED_EXIT = 130
 """Exit code after Ctrl-C, as shells have it."""
+
+OWN_PACKAGES = ("training", "contracts", "da", "chain", "storage")
+"""What can't be imported from these is a defect."""
+
+LOAD_STEP = "give the process more memory (`ulimit -v`, the container's limit); else install the package anew"
+"""A shared library that can't be mapped says it as an ImportError."""
 
 app = typer.Typer(
     help="Train one model together: runs, workers, checkpoints.",
@@ -89,6 +95,10 @@ def _run() -> None:
         _fail(error, EXIT_FATAL)
     except (NotAFile, OSError) as error:
         _fail(error, EXIT_FATAL)
+    except (ImportError, MemoryError) as error:
+        if (getattr(error, "name", None) or "").partition(".")[0] in OWN_PACKAGES:
+            raise
+        _fail(Fatal(f"a package can't be loaded: {error or 'no memory is left'}", next_step=LOAD_STEP), EXIT_FATAL)
     except (DataAvailabilityError, PayloadError) as error:
         _fail(GaveUp(str(error), next_step="try again when more storage nodes answer"), EXIT_GAVE_UP)
     except ValueError as error:

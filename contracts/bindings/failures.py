@@ -15,6 +15,8 @@ SEPARATOR = "; next: "
 
 _FULL_STEP = "make room on that disk, or name a place on another"
 
+_LONG_STEP = "let files be longer (ulimit -f), or name a place whose file system takes them"
+
 _STEPS = {
     errno.ENOENT: "name one that exists",
     errno.ENOTDIR: "name a path whose parts are folders",
@@ -43,6 +45,7 @@ def describe_failure(error: BaseException) -> str:
     step = getattr(error, "next_step", "") or step
     if not step and isinstance(error, OSError):
         step = _FULL_STEP if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        step = _LONG_STEP if error.errno == errno.EFBIG else step
         if error.filename is not None and error.errno is not None:
             step = step or _STEPS.get(error.errno, "")
     what = what or "stopped"

@@ -19,7 +19,7 @@ from contracts.bindings.readers import TrainingReader
 from contracts.bindings.types import RunState
 from training.worker.asking import Interrupted, ask_patiently
 from training.worker.errors import ChainSilent, NotFunded, WrongRun
-from training.worker.loop import Patience
+from training.worker.loop import LoopEnd, Patience
 from training.worker.process import JoinConfig, _wait_for_money, has_been_there, join_and_train
 
 NOWHERE = "http://127.0.0.1:1"
@@ -102,8 +102,7 @@ def test_a_chain_that_was_never_reached_is_not_waited_for_as_one_that_was(
         timer = threading.Timer(0.5, stop.set)
         timer.start()
         began = time.monotonic()
-        with pytest.raises(ChainSilent):
-            join_and_train(replace(config, home=home), stop)
+        assert join_and_train(replace(config, home=home), stop).end is LoopEnd.STOPPED
         assert time.monotonic() - began >= 0.4, "it waited until it was stopped"
         timer.join()
 
@@ -129,11 +128,24 @@ def test_money_that_comes_is_noticed(tmp_path: Path) -> None:
     assert not balances
 
 
-def test_a_stop_while_the_chain_is_away_ends_in_order(tmp_path: Path) -> None:
+def test_a_stop_while_money_is_waited_for_ends_in_order(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def read() -> tuple[int, int]:
+        stop.set()
+        return 0, 1
+
+    with pytest.raises(Interrupted):
+        _wait_for_money(read, make_config(tmp_path, 60.0), "0xabc", stop)
+
+
+def test_a_stop_while_the_chain_is_away_ends_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stop = threading.Event()
     stop.set()
-    with pytest.raises(ChainSilent, match=NOWHERE):
-        join_and_train(make_config(tmp_path / "home", 60.0), stop)
+    with caplog.at_level("INFO", logger="trainer"):
+        summary = join_and_train(make_config(tmp_path / "home", 60.0), stop)
+    assert (summary.end, summary.is_member) == (LoopEnd.STOPPED, None)
+    assert "stopped; the chain gives no answer: nothing was sent to it after the stop" in caplog.text
 
 
 @pytest.fixture

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,39 @@ def test_a_worker_outlives_a_full_disk_and_sends_later_what_it_learned(
     assert ann.engine.canonical.theta % 1000 == 4 * net.info().params.num_rounds
     assert "No space left" in caplog.text
     assert [path.name for path in ann.home.rglob("*.tmp")] == []
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from contracts.bindings.failures import describe_failure
+from training.worker.durable import is_disk_full, save_durable
+from training.worker.metrics_sinks import JsonLines
+from training.worker.trace import EventKind, Trace
+
+home = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+trace, lines = Trace(home / "trace.jsonl"), JsonLines(home / "metrics.jsonl", 0.0)
+for step in range(200):
+    with trace.span(EventKind.TRAIN, step):
+        pass
+    lines.write(step, 1.0, {"train/loss": 1.0})
+trace.close()
+lines.close()
+save_durable(home / "state", b"old")
+try:
+    save_durable(home / "state", bytes(5_000))
+except OSError as error:
+    assert is_disk_full(error), error
+    print(describe_failure(error))
+assert (home / "state").read_bytes() == b"old"
+"""
+
+
+def test_a_limit_on_the_length_of_files_is_survived_as_a_full_disk_is(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE: it ended the worker with "File too large", without a path or a step."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ulimit -f" in done.stdout

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from training.worker.errors import Fatal
+from training.worker.evaluating import Evaluating
 from training.worker.metrics import FIGURES, Metrics
-from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
+from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard, Thinned
+from training.worker.process import _open_metrics
 from training.worker.trace import EXCHANGE_KINDS, EventKind, Trace, TraceEvent
 
 
@@ -74,6 +78,79 @@ def test_the_file_is_a_history_as_wandb_keeps_it(tmp_path: Path) -> None:
     assert rows[3]["run/version"] == 1
     assert rows[4]["held_out/loss"] == 2.125
     assert rows[4]["held_out/bits_a_byte"] == 1.5
+
+
+def test_a_restart_goes_on_where_the_file_ends(tmp_path: Path) -> None:
+    """wandb drops a row whose step falls; a total that begins at zero again is none."""
+    path = tmp_path / "metrics.jsonl"
+    for start, first_step in ((1_000.0, 0), (1_100.0, 20)):
+        lines = JsonLines(path, started_seconds=start)
+        assert lines.last_step == first_step
+        metrics = Metrics([lines], first_step=lines.last_step)
+        metrics.note(replace(_event(EventKind.WAIT, -1, 1.0, 1.0), wall_seconds=start + 2.0))
+        metrics.note(replace(_train(0, 10.0, global_step=30 if first_step else 20), wall_seconds=start + 12.0))
+        metrics.note(
+            replace(_event(EventKind.TRAFFIC, -1, 17.0, 0.0, counters={"rpc_sent": 500}), wall_seconds=start + 17.0)
+        )
+        metrics.close()
+        with path.open("a") as file:
+            file.write('{"_step": 99, "_runt')  # kill -9
+    rows = [json.loads(line) for line in path.read_text().splitlines() if not line.endswith("_runt")]
+    assert [row["_step"] for row in rows] == [0, 20, 20, 20, 30, 30]
+    assert [row["_runtime"] for row in rows] == [2.0, 12.0, 17.0, 19.0, 29.0, 34.0]
+    assert [row["train/steps"] for row in rows if "train/steps" in row] == [10, 20]
+    assert [row["bytes/rpc_sent"] for row in rows if "bytes/rpc_sent" in row] == [500, 1_000]
+    assert all(row["train/loss"] == 2.5 for row in rows if "train/loss" in row), "only totals add up"
+
+
+def test_a_worker_that_starts_again_begins_at_the_step_of_the_one_before(tmp_path: Path) -> None:
+    config: Any = SimpleNamespace(run=1, metrics_port=None, tensorboard_folder=None)
+    for _ in range(2):
+        metrics = _open_metrics(config, tmp_path, "0xabc")
+        metrics.note(_event(EventKind.WAIT, -1, 1.0, 1.0))
+        metrics.note(_train(0, 10.0, global_step=95))
+        metrics.close()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["_step"] for row in rows] == [0, 95, 95, 95]
+
+
+def test_traffic_alone_is_a_row_in_ten_seconds_and_none_where_nothing_moves(tmp_path: Path) -> None:
+    """An idle worker wrote a row a second."""
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics([Thinned(JsonLines(path, started_seconds=1_000.0))])
+    for second in range(60):
+        moved = 100 * min(second, 34)
+        metrics.note(_event(EventKind.TRAFFIC, -1, float(second), 0.0, counters={"rpc_sent": moved, "rpc_received": 7}))
+        if second == 15:
+            metrics.note(_event(EventKind.WAIT, 0, 14.5, 1.0))
+    metrics.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["_runtime"] for row in rows] == [0.0, 10.0, 15.5, 26.0, 36.0]
+    assert [row.get("bytes/rpc_sent") for row in rows] == [0, 1_000, 1_500, 2_600, 3_400]
+    assert [row.get("bytes/rpc_received") for row in rows] == [7, None, None, None, None]
+    assert rows[2]["seconds/wait"] == 1.0
+
+
+def test_the_last_traffic_is_not_lost(tmp_path: Path) -> None:
+    metrics = Metrics([Thinned(JsonLines(tmp_path / "metrics.jsonl", started_seconds=1_000.0))])
+    _story(metrics)
+    metrics.close()
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["bytes/payload_sent"] == 9_500
+
+
+def test_a_held_out_loss_has_the_digits_of_the_log(tmp_path: Path) -> None:
+    metrics = Metrics([JsonLines(tmp_path / "metrics.jsonl", started_seconds=0.0)])
+    trace = Trace(tmp_path / "trace.jsonl", (metrics.note,))
+    rules: Any = SimpleNamespace(evaluate=lambda _: 2.123456789, compute_bits_a_byte=lambda _: None)
+    evaluating = Evaluating(rules, trace)
+    evaluating.start(None, 4)
+    assert evaluating._thread is not None
+    evaluating._thread.join(10)
+    trace.close()
+    metrics.close()
+    (row,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert row["held_out/loss"] == 2.123457
 
 
 def test_an_evaluation_that_failed_is_no_figure(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -33,13 +30,14 @@ from training.commands.options import (
     TokenizerOption,
 )
 from training.commands.output import STDERR, STDOUT, print_json, print_pairs
+from training.commands.stopping import StopSignals
 from training.commands.timing import BlockPace, describe_wait, measure_pace
 from training.worker.errors import Fatal
 
+LOG = logging.getLogger("trainer")
+
 LOOPBACK = "127.0.0.1"
 """Where metrics are served unless told otherwise: only this machine reads them."""
-HARD_STOP_EXIT = 130
-"""Exit code after a second Ctrl-C, as shells have it."""
 
 
 def join(
@@ -53,7 +51,10 @@ def join(
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 leaves the choice to torch.")] = 0,
     device: DeviceOption = "auto",
     stages: Annotated[
-        int, typer.Option(min=1, help="Processes that the layers are spread over; GPU i for stage i.")
+        int,
+        typer.Option(
+            min=1, help="Processes that the layers are spread over, at most as many as layers; GPU i for stage i."
+        ),
     ] = 1,
     shards: Annotated[
         int, typer.Option(min=1, help="Processes that every weight is spread over (FSDP); a GPU for each.")
@@ -87,16 +88,20 @@ def join(
             param_hint="--micro-batches",
         )
     check_needs("--metrics-host", metrics_host != LOOPBACK, "--metrics-port", metrics_port is not None)
+    private_key = unlock_key(key_file)
+    _start_logging()
+    signals = StopSignals()
+    LOG.info("trainer join: run %d at %s; loading torch ...", run, ", ".join(chain))
+    # What computes takes seconds to load, minutes on a busy machine.
     from training.worker.loop import Patience
     from training.worker.process import JoinConfig, join_and_train
 
-    _start_logging()
-    stop = _stop_on_signals()
+    signals.begin()
     summary = join_and_train(
         JoinConfig(
             chain_urls=tuple(chain),
             run=run,
-            private_key=unlock_key(key_file),
+            private_key=private_key,
             home=home,
             data_file=data,
             num_threads=threads,
@@ -112,7 +117,7 @@ def join(
             metrics_host=metrics_host,
             tensorboard_folder=tensorboard,
         ),
-        stop,
+        signals.stop,
     )
     if as_json:
         print_json(summary)
@@ -189,18 +194,3 @@ def _start_logging() -> None:
         handler.setFormatter(ForeignTextFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("trainer").setLevel(logging.INFO)
-
-
-def _stop_on_signals() -> threading.Event:
-    """Set the event at the first SIGINT or SIGTERM; a second one ends the process at once (the journal is safe)."""
-    stop = threading.Event()
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise SystemExit(HARD_STOP_EXIT)
-        stop.set()
-        logging.getLogger("trainer").info("stopping after this inner step; the membership is kept")
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
-    return stop

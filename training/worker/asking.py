@@ -36,12 +36,14 @@ def ask_patiently(
 ) -> Answer:
     """Return the chain's answer; what the contract says no to is raised at once.
 
-    Raises `ChainSilent` at the end of the patience, `Interrupted` on a stop, and `NotJsonRpc` at once where this is
-    the first contact: a URL that was a chain's before is waited for.
+    Raises `ChainSilent` at the end of the patience, `Interrupted` on a stop, before anything more is asked, and
+    `NotJsonRpc` at once where this is the first contact: a URL that was a chain's before is waited for.
     """
     deadline = time.monotonic() + patience_seconds
     say_at = float("-inf")
     while True:
+        if stop.is_set():
+            raise Interrupted("asked to stop")
         try:
             return question()
         except (ChainUnreachable, RpcError, DeadlinePassed) as error:

@@ -28,8 +28,8 @@ def save_durable(path: Path, data: bytes) -> None:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Say whether an error means that there is no room: disk or quota."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Say whether an error means that there is no room: of the disk, of a quota, of the longest file (`ulimit -f`)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def close_with_gap(file: TextIO) -> None:

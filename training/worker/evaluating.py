@@ -55,7 +55,7 @@ class Evaluating:
         try:
             with self._trace.span(EventKind.EVALUATE, self._version) as span:
                 loss = self._rules.evaluate(state)
-                span.note = f"{loss:.4f}"
+                span.note = f"{loss:.6f}"
                 bits = self._rules.compute_bits_a_byte(loss)
                 if bits is not None:
                     span.counters = {"bits_a_byte_micro": round(bits * 1_000_000)}

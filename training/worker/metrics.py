@@ -70,11 +70,11 @@ class MetricsSink(Protocol):
 class Metrics:
     """Turns the trace of one worker into figures; fed from several threads."""
 
-    def __init__(self, sinks: Sequence[MetricsSink]) -> None:
-        """Nothing has happened yet."""
+    def __init__(self, sinks: Sequence[MetricsSink], *, first_step: int = 0) -> None:
+        """Nothing has happened yet in this process; ``first_step``: where the one before had come to."""
         self._sinks = tuple(sinks)
         self._lock = threading.Lock()
-        self._step = 0
+        self._step = first_step
         self._totals = {"train/steps": 0.0, "train/tokens": 0.0, "updates/accepted": 0.0, "updates/returned": 0.0}
         self._trained_at: float | None = None
 

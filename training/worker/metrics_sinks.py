@@ -17,43 +17,56 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 
 from training.worker.durable import close_with_gap, is_disk_full
 from training.worker.errors import Fatal
-from training.worker.metrics import FIGURES
+from training.worker.metrics import FIGURES, MetricsSink
 
 LOG = logging.getLogger("trainer")
 
 PREFIX = "archipelago_worker_"
 """Of every Prometheus series."""
 
-TOTALS = frozenset(
-    {
-        "train/steps",
-        "train/tokens",
-        "updates/accepted",
-        "updates/returned",
-        "bytes/payload_sent",
-        "bytes/payload_received",
-        "bytes/rpc_sent",
-        "bytes/rpc_received",
-    }
-)
-"""Figures that only grow while a process lives: counters; the others are gauges."""
+TRAFFIC = frozenset({"bytes/payload_sent", "bytes/payload_received", "bytes/rpc_sent", "bytes/rpc_received"})
+"""Told each second, whatever happens."""
+
+TRAFFIC_SECONDS = 10.0
+"""Between two rows of a file that have nothing else: a few thousand a day."""
+
+TOTALS = TRAFFIC | {"train/steps", "train/tokens", "updates/accepted", "updates/returned"}
+"""Figures that only grow while a process lives: counters; the others are gauges. A file's lines go on with them."""
+
+TAIL_BYTES = 1 << 20
+"""Of a file that are read when a worker starts again: thousands of lines, each total in some of them."""
 
 
 class JsonLines:
-    """``metrics.jsonl``: one line an event, appended over restarts."""
+    """``metrics.jsonl``: one line an event, appended over restarts.
+
+    Steps, times and totals go on from the file's last lines: wandb drops a row whose step is below the one before.
+    """
 
     def __init__(self, path: Path, started_seconds: float) -> None:
-        """Open for appending; ``_runtime`` counts from ``started_seconds`` of the wall clock."""
+        """Open for appending; ``_runtime`` counts on from ``started_seconds`` of the wall clock."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        rows, is_torn = _read_last_rows(path)
+        self.last_step = max((int(row["_step"]) for row in rows), default=0)
+        """Step of the newest line, 0 in an empty file."""
+        self._started_seconds = started_seconds - max((row["_runtime"] for row in rows), default=0.0)
+        self._before = {
+            name: value
+            for row in rows
+            for name, value in row.items()
+            if name in TOTALS and isinstance(value, int | float)
+        }
         self._file = path.open("a", encoding="utf-8")
-        self._started_seconds = started_seconds
+        if is_torn:
+            self._file.write("\n")
 
     def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
         """Append one line; on a full disk the file has a gap."""
         if self._file.closed:
             return
         runtime = max(0.0, wall_seconds - self._started_seconds)
-        row = {"_step": step, "_timestamp": round(wall_seconds, 3), "_runtime": round(runtime, 3), **figures}
+        row = {"_step": step, "_timestamp": round(wall_seconds, 3), "_runtime": round(runtime, 3)}
+        row |= {name: value + self._before.get(name, 0) for name, value in figures.items()}
         try:
             self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
             self._file.flush()
@@ -64,6 +77,41 @@ class JsonLines:
     def close(self) -> None:
         """Close the file."""
         close_with_gap(self._file)
+
+
+class Thinned:
+    """Spares a file the rows that have nothing but traffic: at most one in ten seconds, else beside other figures."""
+
+    def __init__(self, sink: MetricsSink) -> None:
+        """Pass on to ``sink``."""
+        self._sink = sink
+        self._told: dict[str, float] = {}
+        self._held: dict[str, float] = {}
+        self._newest = (0, 0.0)
+        self._told_at = float("-inf")
+
+    def write(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
+        """Pass figures on, with the traffic that was held back; hold back traffic alone."""
+        if figures.keys() <= TRAFFIC:
+            self._held |= {name: value for name, value in figures.items() if self._told.get(name) != value}
+            self._newest = (step, wall_seconds)
+            if wall_seconds >= self._told_at + TRAFFIC_SECONDS:
+                self._tell(step, wall_seconds, {})
+        else:
+            self._tell(step, wall_seconds, figures)
+
+    def close(self) -> None:
+        """Pass on what is held, then close."""
+        self._tell(*self._newest, {})
+        self._sink.close()
+
+    def _tell(self, step: int, wall_seconds: float, figures: Mapping[str, float]) -> None:
+        if self._held:
+            self._told |= self._held
+            self._told_at = wall_seconds
+        if self._held or figures:
+            self._sink.write(step, wall_seconds, {**figures, **self._held})
+        self._held = {}
 
 
 class Prometheus:
@@ -152,3 +200,24 @@ class TensorBoard:
         if not self._is_full:
             LOG.warning("%s has a gap: %s", self._folder, error.strerror)
         self._is_full, self._writer = True, None
+
+
+def _read_last_rows(path: Path) -> tuple[list[dict[str, Any]], bool]:
+    """Return the whole lines at a file's end, and whether a killed process has left half a line behind them."""
+    if not path.exists():
+        return [], False
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            return [], False
+        file.seek(max(0, size - TAIL_BYTES))
+        tail = file.read()
+    rows = []
+    for line in tail.splitlines():
+        try:
+            row = json.loads(line)
+            if all(isinstance(row[name], int | float) for name in ("_step", "_runtime")):
+                rows.append(row)
+        except (ValueError, KeyError, TypeError):  # cut by a kill, or where the tail begins
+            continue
+    return rows, not tail.endswith(b"\n")

@@ -35,7 +35,6 @@ from training.worker.durable import save_durable
 from training.worker.duties import CLIENT_NAME
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import (
-    ChainSilent,
     Fatal,
     GroupEnded,
     HomeUnusable,
@@ -48,13 +47,13 @@ from training.worker.errors import (
 )
 from training.worker.homes import TOKENIZER_FILE, list_homes
 from training.worker.journal import load_journal
-from training.worker.loop import Patience
+from training.worker.loop import LoopEnd, Patience
 from training.worker.metrics import Metrics, MetricsSink
-from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard
+from training.worker.metrics_sinks import JsonLines, Prometheus, TensorBoard, Thinned
 from training.worker.opening import check_usable, open_journal
 from training.worker.pace import Pace
 from training.worker.sending import TrainingSender
-from training.worker.session import Summary, WorkerParts, run_worker
+from training.worker.session import Summary, WorkerParts, describe_stop, run_worker, summarise
 from training.worker.stores import CommitteeStores
 from training.worker.trace import Trace
 
@@ -115,35 +114,47 @@ class JoinConfig:
 
 
 def join_and_train(config: JoinConfig, stop: threading.Event) -> Summary:
-    """Join and train until the run has finished or ``stop`` is set; see ``run_worker``."""
+    """Join and train until the run has finished or ``stop`` is set; see ``run_worker``.
+
+    After a stop no transaction is sent, so one that comes before the worker has joined costs nothing.
+    """
     address = address_of(config.private_key)
     if config.num_threads > 0:
         torch.set_num_threads(config.num_threads)
-    with contextlib.ExitStack() as held, ChainClient(config.chain_urls) as client:
+    with ChainClient(config.chain_urls) as client:
+        try:
+            summary = _join_and_train(client, address, config, stop)
+        except Interrupted:
+            summary = summarise(client, config.run, address, LoopEnd.STOPPED)
+    if summary.end is LoopEnd.STOPPED:
+        LOG.info("%s", describe_stop(summary))
+    return summary
+
+
+def _join_and_train(client: ChainClient, address: str, config: JoinConfig, stop: threading.Event) -> Summary:
+    """Find the run and a folder of our own, then work there. Raises `Interrupted` on a stop before that."""
+    with contextlib.ExitStack() as held:
         is_held = config.home is not None and os.path.exists(config.home)  # False where it can't be seen
         if config.home is not None and is_held:
             held.enter_context(hold_home(config.home))
         seconds = config.patience.chain_seconds
-        try:
-            first_seconds = seconds if has_been_there(config, address) else config.patience.first_contact_seconds
-            run = ask_patiently(
-                lambda: _read_run(client, config),
-                min(seconds, first_seconds),
-                stop,
-                is_first=True,
-                next_step="check --chain and that its node runs, then start again; to wait longer for a chain that was "
-                "never reached, add --first-patience SECONDS",
-            )
-            genesis_hash = ask_patiently(client.genesis_hash, seconds, stop)
-            home = config.home or choose_home(genesis_hash, config.run, address)
-            if not is_held:
-                held.enter_context(hold_home(home))
-            # Another's home is refused before anything is written or paid.
-            open_journal(home, genesis_hash, run, address)
-            with hold_key(genesis_hash, config.run, address, home):
-                return _work_at(home, client, run, address, config, stop)
-        except Interrupted as error:
-            raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+        first_seconds = seconds if has_been_there(config, address) else config.patience.first_contact_seconds
+        run = ask_patiently(
+            lambda: _read_run(client, config),
+            min(seconds, first_seconds),
+            stop,
+            is_first=True,
+            next_step="check --chain and that its node runs, then start again; to wait longer for a chain that was "
+            "never reached, add --first-patience SECONDS",
+        )
+        genesis_hash = ask_patiently(client.genesis_hash, seconds, stop)
+        home = config.home or choose_home(genesis_hash, config.run, address)
+        if not is_held:
+            held.enter_context(hold_home(home))
+        # Another's home is refused before anything is written or paid.
+        open_journal(home, genesis_hash, run, address)
+        with hold_key(genesis_hash, config.run, address, home):
+            return _work_at(home, client, run, address, config, stop)
 
 
 def choose_home(genesis_hash: bytes, run: int, address: str) -> Path:
@@ -329,13 +340,14 @@ def _warn_of_other_software(members: Sequence[Member], address: str) -> None:
 
 
 def _open_metrics(config: JoinConfig, home: Path, address: str) -> Metrics:
-    sinks: list[MetricsSink] = [JsonLines(home / "metrics.jsonl", time.time())]
+    lines = JsonLines(home / "metrics.jsonl", time.time())
+    sinks: list[MetricsSink] = [Thinned(lines)]
     if config.metrics_port is not None:
         labels = {"run": str(config.run), "worker": address}
         sinks.append(Prometheus(config.metrics_host, config.metrics_port, labels))
     if config.tensorboard_folder is not None:
-        sinks.append(TensorBoard(config.tensorboard_folder))
-    return Metrics(sinks)
+        sinks.append(Thinned(TensorBoard(config.tensorboard_folder)))
+    return Metrics(sinks, first_step=lines.last_step)
 
 
 def _read_run(client: ChainClient, config: JoinConfig) -> RunInfo:
@@ -399,7 +411,7 @@ def _compute_lack(client: ChainClient, config: JoinConfig, run: RunInfo, address
 def _wait_for_money(
     read: Callable[[], tuple[int, int]], config: JoinConfig, address: str, stop: threading.Event, *, where: str = ""
 ) -> None:
-    """Wait until the key holds enough, as long as the patience lasts. Raises `NotFunded`."""
+    """Wait until the key holds enough, as long as the patience lasts. Raises `NotFunded`, `Interrupted`."""
     deadline = time.monotonic() + config.patience.chain_seconds
     has_said = False
     while True:
@@ -416,5 +428,7 @@ def _wait_for_money(
                 lack,
             )
             has_said = True
-        if time.monotonic() > deadline or stop.wait(RETRY_SECONDS):
+        if stop.wait(RETRY_SECONDS):
+            raise Interrupted("asked to stop")
+        if time.monotonic() > deadline:
             raise NotFunded(lack, next_step=f"send it tokens (on a devnet: localnet fund {address}), then start again")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError, TransactionFailed
-from contracts.bindings.types import Member, RunInfo, RunState, UpdateFate
+from contracts.bindings.types import Member, MemberState, RunInfo, RunState, UpdateFate
 from training.worker.agreement import Agreement
 from training.worker.asking import RETRY_SECONDS, Interrupted, ask_patiently
 from training.worker.durable import is_disk_full
@@ -124,6 +124,8 @@ class Summary:
     """Updates of ours that did not."""
     earned: int | None
     """Wei."""
+    is_member: bool | None
+    """Whether it is one now, also one that was dropped; None where the chain gave no answer."""
 
 
 def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
@@ -134,8 +136,8 @@ def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
     try:
         run = _retry(parts, stop, lambda: _read_run(parts))
         genesis_hash = _retry(parts, stop, parts.chain.genesis_hash)
-    except Interrupted as error:
-        raise ChainSilent(str(error), next_step="check --chain, then start again") from error
+    except Interrupted:
+        return summarise(parts.chain, parts.run, parts.sender.address, LoopEnd.STOPPED)
     journal = open_journal(parts.home, genesis_hash, run, parts.sender.address)
     if run.recipe_digest != parts.rules.recipe_digest:
         raise WrongRecipe(run.recipe_digest, parts.rules.recipe_digest)
@@ -164,6 +166,36 @@ def run_worker(parts: WorkerParts, stop: threading.Event) -> Summary:
         journal.reset()
 
 
+def summarise(
+    chain: ChainPort, run: int, address: str, end: LoopEnd, *, version: int = 0, root: bytes = bytes(32)
+) -> Summary:
+    """Say how a worker has ended, with its account as the chain has it, where that answers."""
+    try:
+        member: Member | None = chain.training.member(run, address)
+    except (ChainUnreachable, RpcError, ContractError):
+        member = None
+    return Summary(
+        end=end,
+        run=run,
+        worker=address,
+        version=version,
+        root=root.hex(),
+        accepted=member.accepted if member else None,
+        refused=member.refused if member else None,
+        earned=member.earned if member else None,
+        is_member=member.state not in (MemberState.NONE, MemberState.LEFT) if member else None,
+    )
+
+
+def describe_stop(summary: Summary) -> str:
+    """Say what a stop leaves behind: also one that came before the worker had joined."""
+    if summary.is_member is None:
+        return "stopped; the chain gives no answer: nothing was sent to it after the stop"
+    if not summary.is_member:
+        return f"stopped, no member of run {summary.run}: nothing was joined, nothing was paid"
+    return f"stopped; the membership is kept (trainer leave --run {summary.run} ends it)"
+
+
 def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) -> _SessionEnd:
     me = parts.sender.address
     watcher = Watcher(parts.chain, parts.run, me, poll_seconds=parts.poll_seconds)
@@ -181,6 +213,8 @@ def _run_session(parts: WorkerParts, journal: Journal, stop: threading.Event) ->
         return _SessionEnd(end=LoopEnd.STOPPED)
     except StateUnavailable as error:
         return _SessionEnd(end=LoopEnd.RESET, reason=str(error), is_for_want=True)
+    if stop.is_set():  # before a thread begins that sends something
+        return _SessionEnd(end=LoopEnd.STOPPED, version=version, root=state.root())
     source = PayloadSource(
         parts.home / "payloads", parts.payloads, parts.trace, find_own=lambda blob: _find_own(journal, blob)
     )
@@ -459,17 +493,4 @@ def _retry(parts: WorkerParts, stop: threading.Event, ask: Callable[[], T]) -> T
 
 
 def _summarise(parts: WorkerParts, done: _SessionEnd) -> Summary:
-    try:
-        member: Member | None = parts.chain.training.member(parts.run, parts.sender.address)
-    except (ChainUnreachable, RpcError, ContractError):
-        member = None
-    return Summary(
-        end=done.end,
-        run=parts.run,
-        worker=parts.sender.address,
-        version=done.version,
-        root=done.root.hex(),
-        accepted=member.accepted if member else None,
-        refused=member.refused if member else None,
-        earned=member.earned if member else None,
-    )
+    return summarise(parts.chain, parts.run, parts.sender.address, done.end, version=done.version, root=done.root)
