@@ -28,6 +28,17 @@ def format_tokens(wei: int) -> str:
     return f"{number} token" + ("" if number == "1" else "s")
 
 
+def format_exact_tokens(wei: int) -> str:
+    """Write an amount to its last digit, for two that would be rounded alike.
+
+    >>> format_exact_tokens(999_999_992_314_622_183), format_exact_tokens(10**18), format_exact_tokens(1)
+    ('0.999999992314622183 tokens', '1 token', '0.000000000000000001 tokens')
+    """
+    whole, rest = divmod(wei, WEI_PER_TOKEN)
+    number = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
+    return f"{number} token" + ("" if number == "1" else "s")
+
+
 def parse_tokens(text: str) -> int:
     """Return wei.
 

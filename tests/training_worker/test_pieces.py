@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain.core.rounds import opening
+from contracts.bindings.amounts import parse_tokens
 from contracts.bindings.types import Member, MemberState, RoundInfo, RoundState, RunInfo, RunParams, RunState
+from training.commands.describing import describe_run
 from training.commands.output import format_bytes, parse_amount
 from training.commands.timing import BlockPace
 from training.core.canonical import create_genesis
@@ -30,6 +33,7 @@ from training.worker.folder import (
     load_model_folder,
     save_model_folder,
 )
+from training.worker.funding import find_short_escrow
 from training.worker.journal import Journal, JournalContents, SentUpdate, load_journal
 from training.worker.opening import open_journal
 from training.worker.process import hold_home
@@ -37,8 +41,11 @@ from training.worker.restore import restore_newest
 from training.worker.source import compute_digest
 from training.worker.trace import EventKind, Trace, TraceEvent, compute_overlap, load_trace
 from training.worker.view import (
+    MAX_INTERVALS_BACK,
+    SEE_RUN,
     ChainView,
     Standing,
+    advise_wait,
     choose_round,
     compute_checkpoint_versions,
     compute_rejoin_is_due,
@@ -222,6 +229,55 @@ def test_a_round_is_closed_when_it_left_open_or_has_settled() -> None:
 @pytest.mark.parametrize("member", list(MemberState))
 def test_every_wait_has_a_reason(state: RunState, member: MemberState) -> None:
     assert explain_wait(make_view(run_state=state, member_state=member), standing())
+
+
+def make_short(*, has_wei: int, opened: int = 40, **changes: Any) -> ChainView:
+    """A run that waits for money, 41 rounds before its end."""
+    view = make_view(run_state=RunState.WAITING, settled=40)
+    params = replace(PARAMS, reward_per_update=5 * 10**17, min_members=2)
+    run = replace(view.run, escrow=has_wei, params=params, num_eligible=2, num_rounds_total=81, num_opened=opened)
+    return replace(view, run=replace(run, paid_storage=7_685_377_817, paid_rewards=39 * 10**18, **changes))
+
+
+def test_an_escrow_that_is_short_by_gwei_is_said_to_the_last_digit() -> None:
+    """It said `1 token` of both, and "empty or its checkpoint is overdue"."""
+    view = make_short(has_wei=999_999_992_314_622_183)
+    said = explain_wait(view, standing())
+    assert said == (
+        "the run waits for money: its escrow has 0.999999992314622183 tokens, the next round needs 1 token and its "
+        "storage"
+    )
+    assert advise_wait(view).startswith("trainer run fund 40.01 --run 1 --key-file KEY (enough for the 41 rounds left)")
+    rows = dict(describe_run(view.run))
+    assert rows["escrow"] == "0.999999992314622183 tokens"
+    assert rows["waits for money"] == f"{find_short_escrow(view.run)}; next: {advise_wait(view).partition(', then')[0]}"
+
+
+@pytest.mark.parametrize("has_wei", [0, 1, 10**18, 10**18 + 1])
+def test_what_is_asked_for_lets_the_round_open(has_wei: int) -> None:
+    """The chain's own condition, with the largest lease that these rounds can have had (escrow.is_escrow_empty)."""
+    for changes in ({}, {"opened": 41}, {"num_rounds_total": 40}):
+        run = make_short(has_wei=has_wei, **changes).run  # type: ignore[arg-type]
+        short = find_short_escrow(run)
+        assert short is not None
+        assert ("promised" in str(short)) == (run.num_opened > run.num_settled)
+        needed = run.num_eligible * (run.params.reward_per_update + run.paid_storage)
+        assert has_wei + parse_tokens(short.next_step.split()[3]) >= needed
+
+
+def test_a_run_that_waits_for_members_is_not_short_of_money() -> None:
+    view = make_short(has_wei=0, num_members=1)
+    few = replace(view, run=replace(view.run, num_eligible=1))
+    assert find_short_escrow(few.run) is None
+    assert explain_wait(few, standing()) == "the run waits for members: 1 eligible, 2 needed"
+    assert advise_wait(few) == SEE_RUN
+
+
+def test_a_checkpoint_that_is_overdue_is_said() -> None:
+    """The chain opens no round more than two intervals ahead of the certified version."""
+    late = make_view(settled=2 * PARAMS.checkpoint_interval + 1)
+    assert explain_wait(late, standing()) == "the next round opens once a checkpoint after version 0 is stored"
+    assert MAX_INTERVALS_BACK == opening.MAX_INTERVALS_BACK
 
 
 def test_rejoin_is_due_for_strangers_and_for_the_dropped_after_their_delay() -> None:

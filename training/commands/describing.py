@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contracts.bindings.amounts import format_tokens
+from contracts.bindings.amounts import format_exact_tokens, format_tokens
 from contracts.bindings.types import RunInfo, RunState
 from training.commands.output import format_hash, format_name
 from training.core.recipe import CodecKind, Recipe
+from training.worker.funding import find_short_escrow
 
 
 def describe_run(info: RunInfo, recipe_rank: int | None = None) -> list[tuple[str, str]]:
@@ -20,17 +21,25 @@ def describe_run(info: RunInfo, recipe_rank: int | None = None) -> list[tuple[st
         ("members", f"{info.num_eligible} eligible of {info.num_members}; at least {info.params.min_members} needed"),
         ("pay", f"{pay} for a counted update"),
         ("escrow", describe_escrow(info)),
+        *describe_lack(info),
         ("paid", f"{format_tokens(info.paid_rewards)} in rewards, {format_tokens(info.paid_storage)} for storage"),
         ("shape", describe_shape(info, recipe_rank)),
         ("recipe", format_hash(info.recipe_digest)),
     ]
 
 
+def describe_lack(info: RunInfo) -> list[tuple[str, str]]:
+    """Say what a run that waits for money needs, and the command that gives it; nothing of another run."""
+    short = find_short_escrow(info)
+    return [] if short is None else [("waits for money", f"{short}; next: {short.next_step}")]
+
+
 def describe_escrow(info: RunInfo) -> str:
     """Say what is left in escrow; the end of a run sends the rest back."""
     if info.state is RunState.FINISHED and not info.escrow:
         return "what was left went back to the owner"
-    return format_tokens(info.escrow)
+    is_short = find_short_escrow(info) is not None
+    return format_exact_tokens(info.escrow) if is_short else format_tokens(info.escrow)
 
 
 def describe_shape(info: RunInfo, recipe_rank: int | None = None) -> str:

@@ -25,8 +25,10 @@ from training.worker.ports import LocalEngine, Rules
 from training.worker.source import compute_digest
 from training.worker.trace import EventKind, Trace, TraceEvent
 from training.worker.view import (
+    SEE_RUN,
     ChainView,
     Standing,
+    advise_wait,
     can_do_without_update,
     choose_round,
     explain_wait,
@@ -418,10 +420,10 @@ class RoundLoop:
         self._agreement.wait_for_version(min(info.base_version, self._engine.version + 1), WAIT_SECONDS)
 
     def _wait(self, view: ChainView | None, reason: str) -> None:
-        self._note_wait(reason)
+        self._note_wait(reason, next_step=SEE_RUN if view is None else advise_wait(view))
         self._watcher.wait_for_newer(view, WAIT_SECONDS)
 
-    def _note_wait(self, reason: str, *, is_to_say: bool = True) -> None:
+    def _note_wait(self, reason: str, *, is_to_say: bool = True, next_step: str = SEE_RUN) -> None:
         """Say what is waited for, and give up where that has taken too long."""
         now = time.monotonic()
         if is_to_say and (reason != self._said[0] or now > self._said[1] + SAY_AGAIN_SECONDS):
@@ -435,7 +437,7 @@ class RoundLoop:
         if now > self._idle_since + self._patience.idle_seconds:
             raise RunIdle(
                 f"no round for us in {self._patience.idle_seconds:.0f} s: {reason}",
-                next_step="see `trainer run show`, then start again: nothing is lost",
+                next_step=next_step,
             )
         if self._waiting is None:
             self._waiting = (time.monotonic(), reason)

@@ -10,6 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from contracts.bindings.types import Member, MemberState, RoundInfo, RoundState, RunInfo, RunState
+from training.worker.funding import find_short_escrow
+
+MAX_INTERVALS_BACK = 2
+"""Checkpoint intervals that a round may open ahead of the certified version (chain/core/rounds/opening.py)."""
+
+SEE_RUN = "see `trainer run show`, then start again: nothing is lost"
+"""Next step where nothing more is known."""
 
 SETTLED_STATES = frozenset({RoundState.FINAL, RoundState.VOID})
 """A round in one of these never changes again, unless the run is reverted."""
@@ -120,7 +127,7 @@ def explain_wait(view: ChainView, standing: Standing) -> str:
     if run.state is RunState.WAITING:
         if run.num_eligible < run.params.min_members:
             return f"the run waits for members: {run.num_eligible} eligible, {run.params.min_members} needed"
-        return "the run waits: its escrow is empty or its checkpoint is overdue"
+        return f"the run waits for money: {find_short_escrow(run)}"
     if run.state is RunState.PAUSED:
         return "the owner has paused the run"
     if run.state is RunState.FINISHED:
@@ -131,7 +138,16 @@ def explain_wait(view: ChainView, standing: Standing) -> str:
         return "joined; catching up before the next round opens"
     if any(index <= standing.last_sent_round for index in view.rounds):
         return "sent; the next round opens when an earlier one has settled"
+    interval = run.params.checkpoint_interval
+    if run.num_opened - run.certified_version > MAX_INTERVALS_BACK * interval:
+        return f"the next round opens once a checkpoint after version {run.certified_version} is stored"
     return "no open round for us yet"
+
+
+def advise_wait(view: ChainView) -> str:
+    """Say what a person does about a wait that has taken too long."""
+    short = find_short_escrow(view.run)
+    return SEE_RUN if short is None else f"{short.next_step}, then start again: nothing is lost"
 
 
 def compute_rejoin_is_due(view: ChainView) -> bool:
