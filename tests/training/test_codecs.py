@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +16,11 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from payload_bytes import DENSE, LOW_RANKS, count_scales, make_slot, pack_body, random_body, read_element
+
+from chain.core.reference import decode_element
 from training.core.codecs.integers import LEVELS_2BIT, LEVELS_SPARSE, pack_2bit, pack_int4, unpack_2bit, unpack_int4
 from training.core.codecs.protocol import Slot, SlotKind
 from training.core.codecs.registry import codec_of, codec_of_tensor, count_slot_bytes, plan_slot
@@ -22,19 +31,31 @@ from training.core.recipe import CodecKind
 
 SHAPES = [(), (0,), (1,), (7,), (64,), (0, 5), (5, 0), (1, 1), (3, 2), (24, 40), (65, 33), (96, 95)]
 SEED = bytes(32)
+GOLDEN = json.loads((Path(__file__).parent.parent / "vectors" / "training_payloads.json").read_text())
+
+SMALL_SLOTS = [
+    make_slot(SlotKind.INT32, (3,)),
+    *(make_slot(kind, shape) for kind in DENSE for shape in ((), (1,), (7,), (0, 5), (5, 0), (3, 5), (4, 6))),
+    *(make_slot(kind, (1, 1), rank=1) for kind in LOW_RANKS),
+    *(make_slot(kind, (5, 3), rank=3) for kind in LOW_RANKS),
+    *(make_slot(kind, (6, 4), rank=2, exponent=20) for kind in LOW_RANKS),
+    *(make_slot(SlotKind.SPARSE_2BIT, shape) for shape in ((1, 1), (3, 5), (50, 49), (65, 65), (64, 129))),
+    *(make_slot(SlotKind.VECTOR, shape) for shape in ((1, 1), (3, 3), (5, 5), (9, 2), (24, 25), (1, 577), (1, 583))),
+]
+"""Odd sizes of every kind: paddings, short last blocks and groups."""
+
+
+def _name(slot: Slot) -> str:
+    return f"{slot.kind.name} {slot.shape}"
 
 
 def _slot(kind: CodecKind, shape: tuple[int, ...], rank: int = 4, exponent: int = 8) -> Slot:
     return plan_slot(kind, "tensor", shape, rank=rank, exponent=exponent)
 
 
-LOW_RANKS = [SlotKind.LOW_RANK_INT4, SlotKind.LOW_RANK_2BIT]
-
-
 def _low_rank_slot(kind: SlotKind, shape: tuple[int, int], rank: int, exponent: int = 8) -> Slot:
     """Force low rank, whatever it saves."""
-    num_bytes = count_slot_bytes(kind, shape, rank)
-    return Slot(name="tensor", kind=kind, shape=shape, rank=rank, exponent=exponent, num_bytes=num_bytes)
+    return make_slot(kind, shape, rank=rank, exponent=exponent)
 
 
 def _draw(shape: tuple[int, ...], scale: float, seed: int = 0) -> torch.Tensor:
@@ -208,6 +229,157 @@ def test_any_bytes_are_accepted_or_refused(kind: CodecKind, shape: tuple[int, ..
     units, peak = codec_of(slot).decode(body, slot)
     assert units.numel() == prod(shape)
     assert 0 <= peak <= 255 << 24
+
+
+def _mutate(body: bytes, rng: np.random.Generator) -> bytes:
+    """Return the body with up to three small changes: a bit, a byte, or two neighbours changing places."""
+    changed = bytearray(body)
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(len(body)))
+        match rng.integers(4):
+            case 0:
+                changed[at] = int(rng.integers(256))
+            case 1:
+                changed[at - 1], changed[at] = changed[at], changed[at - 1]
+            case _:
+                changed[at] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def _meaning(body: bytes, slot: Slot) -> tuple[list[int], int]:
+    """Return what settlement takes from a valid body: all elements, and the largest scale."""
+    units, peak = codec_of(slot).decode(body, slot)
+    return units.reshape(-1).tolist(), peak
+
+
+def _assert_that_bits_are_read(body: bytes, slot: Slot, bits: Iterable[int]) -> None:
+    """Change each bit by itself: the body is then refused, or means something else."""
+    meaning = _meaning(body, slot)
+    for bit in bits:
+        if bit >= 8 * len(body):
+            continue
+        changed = bytearray(body)
+        changed[bit // 8] ^= 1 << bit % 8
+        try:
+            codec_of(slot).validate(bytes(changed), slot)
+        except PayloadRefusedError:
+            continue
+        assert _meaning(bytes(changed), slot) != meaning, (bit, body.hex())
+
+
+@pytest.mark.parametrize("slot", [slot for slot in SMALL_SLOTS if prod(slot.shape) > 2], ids=_name)
+def test_bytes_near_valid_ones_are_refused_or_mean_what_the_spec_says(slot: Slot) -> None:
+    """Every element of what is accepted is the one that the chain's reference reads; and many are accepted."""
+    rng = np.random.default_rng(len(_name(slot)))
+    num_accepted, num_mutants, head = 0, 150, 1 + count_scales(slot)
+    for _ in range(num_mutants):
+        valid = random_body(slot, rng, rest=0.3)
+        body = _mutate(valid, rng)
+        try:
+            codec_of(slot).validate(body, slot)
+        except PayloadRefusedError:
+            continue
+        num_accepted += 1
+        elements, peak = _meaning(body, slot)
+        looked_at = rng.choice(len(elements), min(25, len(elements)), replace=False)
+        assert all(elements[at] == decode_element(read_element(body, slot, int(at))) for at in looked_at)
+        assert 0 <= peak <= 255 << 24
+        if slot.kind not in LOW_RANKS and body[:head] == valid[:head]:
+            assert (elements == _meaning(valid, slot)[0]) == (body == valid)
+    assert num_accepted > num_mutants // 8, num_accepted
+
+
+@pytest.mark.parametrize("content", ["random", "some at rest", "zero", "rounds to zero"])
+@pytest.mark.parametrize("slot", SMALL_SLOTS, ids=_name)
+def test_no_bit_of_a_valid_body_is_free(slot: Slot, content: str) -> None:
+    """Each changed bit is refused, or means something else: nobody can copy an update under another digest so."""
+    rng = np.random.default_rng(1)
+    rest = {"random": 0.0, "some at rest": 0.5}.get(content, 1.0)
+    body = random_body(slot, rng, rest=rest, is_owed=content == "rounds to zero")
+    assert len(body) == slot.num_bytes
+    codec_of(slot).validate(body, slot)
+    _assert_that_bits_are_read(body, slot, range(8 * len(body)))
+
+
+@pytest.mark.parametrize("exponent", [0, 8, 24])
+@pytest.mark.parametrize("content", ["zero", "ones", "tiny", "rows of all sizes", "one element", "huge"])
+@pytest.mark.parametrize("slot", SMALL_SLOTS, ids=_name)
+def test_encoders_write_canonical_bytes(slot: Slot, content: str, exponent: int) -> None:
+    """A worker's own update is never refused, and no bit of it is free either."""
+    slot = replace(slot, exponent=exponent)
+    count = prod(slot.shape)
+    units = _draw((count,), {"tiny": 0.1 * 2**exponent, "huge": 2e9}.get(content, 3.0 * 2**exponent))
+    if content in ("zero", "one element"):
+        units.zero_()
+        units[count // 2 :][:1] = 0 if content == "zero" else -5 << exponent
+    elif content == "ones":
+        units.fill_(1)
+    elif content == "rows of all sizes":
+        units >>= torch.arange(count) * 30 // max(1, count)
+    compressed = codec_of(slot).compress(units.reshape(slot.shape), slot, None, SEED)
+    codec_of(slot).validate(compressed.body, slot)
+    _assert_that_bits_are_read(compressed.body, slot, [*range(96), *range(4 * slot.num_bytes, 8 * slot.num_bytes, 5)])
+
+
+@pytest.mark.parametrize("kind", DENSE)
+def test_a_dense_update_that_rounds_to_zero_still_lowers_the_exponent(kind: SlotKind) -> None:
+    """Its largest scale is one step, in the first row alone; an update of zeros has none."""
+    slot = make_slot(kind, (3, 4), exponent=10)
+    small = codec_of(slot).compress(torch.full((3, 4), 3), slot, None, SEED)
+    assert small.body[:4] == bytes((10, 1, 0, 0))
+    assert _meaning(small.body, slot) == ([0] * 12, 1 << 10)
+    nothing = codec_of(slot).compress(torch.zeros((3, 4), dtype=torch.int64), slot, None, SEED)
+    assert nothing.body[:4] == bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("slot", "change", "reason"),
+    [
+        (make_slot(SlotKind.INT8, (2, 3)), {1: 0}, "scales"),
+        (make_slot(SlotKind.INT8, (2, 3)), {3: 0, 4: 0, 5: 0}, "scales"),
+        (make_slot(SlotKind.INT4, (2, 3)), {2: 0}, "scales"),
+        (make_slot(SlotKind.LOW_RANK_INT4, (6, 4), rank=2), {1: 0}, "scales"),
+        (make_slot(SlotKind.LOW_RANK_INT4, (6, 4), rank=2), dict.fromkeys(range(3, 9), 0x88), "scales"),
+        (make_slot(SlotKind.LOW_RANK_INT4, (6, 4), rank=2), dict.fromkeys(range(9, 13), 0x88), "scales"),
+        (make_slot(SlotKind.LOW_RANK_2BIT, (6, 4), rank=2), {2: 0}, "scales"),
+        (make_slot(SlotKind.SPARSE_2BIT, (65, 65)), {1: 0}, "scales"),
+        (make_slot(SlotKind.VECTOR, (24, 25)), {2: 0}, "scales"),
+        (make_slot(SlotKind.VECTOR, (24, 25)), {51: 0, 52: 0}, "scales"),
+        (make_slot(SlotKind.VECTOR, (1, 577)), {51: 11}, "last nibble"),
+    ],
+    ids=lambda value: _name(value) if isinstance(value, Slot) else str(value),
+)
+def test_invalid_bytes_that_nobody_reads(slot: Slot, change: dict[int, int], reason: str) -> None:
+    body = bytearray(random_body(slot, np.random.default_rng(3), rest=0.0))
+    codec_of(slot).validate(bytes(body), slot)
+    for at, value in change.items():
+        body[at] = value
+    with pytest.raises(PayloadRefusedError, match=reason):
+        codec_of(slot).validate(bytes(body), slot)
+
+
+@pytest.mark.parametrize("kind", list(SlotKind), ids=lambda kind: kind.name)
+def test_payload_bytes_are_those_of_every_run_before(kind: SlotKind) -> None:
+    """Golden: another digest is another protocol, and members of a run that is under way would refuse each other."""
+    shape = {SlotKind.SPARSE_2BIT: (65, 65), SlotKind.VECTOR: (25, 25)}.get(kind, (5, 3))
+    rows, columns = torch.arange(shape[0])[:, None], torch.arange(shape[1])[None, :]
+    if kind in LOW_RANKS:
+        slot = make_slot(kind, shape, rank=1, exponent=4)
+        units = (rows % 2 * 4 - 1) * (3 - columns % 3 * 2) * 3000
+    else:
+        slot = make_slot(kind, shape, exponent=4)
+        units = (rows * 7919 + columns * 104729 + 12345) * 48271 % 65537 - 32768
+    body = codec_of(slot).compress(units, slot, None, SEED).body
+    assert blake3(body).hexdigest() == GOLDEN["encoded"][kind.name], body.hex()
+    if kind in LOW_RANKS:
+        slot = make_slot(kind, shape, rank=3, exponent=4)
+        sides = [np.arange(3 * side).reshape(side, 3) * 11 for side in shape]
+        codes = [side % 15 - 7 if kind is SlotKind.LOW_RANK_INT4 else side % 4 * 2 - 3 for side in sides]
+        body = pack_body(slot, 5, (200, 9, 31), *codes)
+    codec_of(slot).validate(body, slot)
+    elements, peak = _meaning(body, slot)
+    decoded = np.array([*elements, peak], dtype="<i8").tobytes()
+    assert blake3(decoded).hexdigest() == GOLDEN["decoded"][kind.name], elements[:8]
 
 
 @pytest.mark.parametrize(

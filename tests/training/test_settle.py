@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from payload_bytes import make_slot, random_body, read_element
 
 from chain.core.reference import (
     ElementUpdate,
@@ -23,84 +30,21 @@ from chain.core.reference import (
 )
 from training.core.aggregation import compute_mean
 from training.core.canonical import CanonicalState, create_genesis
-from training.core.codecs.protocol import Slot, SlotKind
-from training.core.codecs.sparse import count_blocks, count_kept
-from training.core.codecs.words import WORDS
+from training.core.codecs.protocol import SlotKind
 from training.core.payload import HEADER_BYTES, PayloadPlan, decode_payload, plan_payload
 from training.core.recipe import AggregationKind, CodecKind, Recipe
-from training.core.schedule import outer_coefficients
-from training.core.settle import aggregate_slot, next_exponent, settle, settle_void, step_tensor
+from training.core.schedule import OuterCoefficients, outer_coefficients
+from training.core.settle import aggregate_slot, next_exponent, select_valid, settle, settle_void, step_tensor
 from training.core.state_root import compute_entry, compute_state_root
 
 RecipeMaker = Callable[..., Recipe]
 ROUND = 5
 
 
-def _random_payload(plan: PayloadPlan, rng: random.Random) -> bytes:
+def _random_payload(plan: PayloadPlan, rng: random.Random, *, rest: float = 0.2) -> bytes:
     """Return valid bytes that mean anything at all."""
-    chunks = [plan.header]
-    for slot in plan.slots:
-        if slot.kind is SlotKind.SPARSE_2BIT:
-            chunks.append(_random_sparse_body(slot, rng))
-            continue
-        if slot.kind is SlotKind.VECTOR:
-            body = bytearray([slot.exponent, *(rng.randrange(256) for _ in range(slot.num_bytes - 1))])
-            body[-1] &= 15 if -(-prod(slot.shape) // 6) % 2 else 255
-            chunks.append(bytes(body))
-            continue
-        if slot.kind is SlotKind.INT32:
-            chunks.append(
-                b"".join(
-                    rng.randint(1 - 2**31, 2**31 - 1).to_bytes(4, "little", signed=True)
-                    for _ in range(prod(slot.shape))
-                )
-            )
-            continue
-        low, high = max(0, slot.exponent - 16), min(24, slot.exponent + 16)
-        num_scales = _num_scales(slot)
-        chunks.append(bytes([rng.randint(low, high), *(rng.randrange(256) for _ in range(num_scales))]))
-        if slot.kind is SlotKind.INT8:
-            chunks.append(bytes(rng.choice([c for c in range(256) if c != 128]) for _ in range(prod(slot.shape))))
-        for count in _nibble_streams(slot):
-            nibbles = [rng.randint(1, 15) for _ in range(count)] + [0] * (count % 2)
-            chunks.append(bytes(a | b << 4 for a, b in zip(nibbles[::2], nibbles[1::2], strict=True)))
-        if slot.kind is SlotKind.LOW_RANK_2BIT:
-            for side in slot.shape:
-                chunks.append(_random_pairs(side * slot.rank, rng))
-    return b"".join(chunks)
-
-
-def _random_pairs(count: int, rng: random.Random) -> bytes:
-    pairs = [rng.randrange(4) for _ in range(count)] + [0] * (-count % 4)
-    return bytes(a | b << 2 | c << 4 | d << 6 for a, b, c, d in zip(*(pairs[i::4] for i in range(4)), strict=True))
-
-
-def _random_sparse_body(slot: Slot, rng: random.Random) -> bytes:
-    count = prod(slot.shape)
-    positions: list[int] = []
-    for start in range(0, count, 4096):
-        length = min(4096, count - start)
-        positions += sorted(rng.sample(range(length), count_kept(length)))
-    padded = [*positions, 0]
-    packed = b"".join((a | b << 12).to_bytes(3, "little") for a, b in zip(padded[::2], padded[1::2], strict=False))
-    head = bytes([slot.exponent, *(rng.randrange(256) for _ in range(count_blocks(count)))])
-    return head + packed[: (3 * len(positions) + 1) // 2] + _random_pairs(len(positions), rng)
-
-
-def _num_scales(slot: Slot) -> int:
-    if slot.kind in (SlotKind.LOW_RANK_INT4, SlotKind.LOW_RANK_2BIT):
-        return slot.rank
-    return slot.shape[0] if len(slot.shape) == 2 else 1
-
-
-def _nibble_streams(slot: Slot) -> list[int]:
-    if slot.kind is SlotKind.LOW_RANK_INT4:
-        return [slot.shape[0] * slot.rank, slot.shape[1] * slot.rank]
-    return [prod(slot.shape)] if slot.kind is SlotKind.INT4 else []
-
-
-def _nibble(data: bytes, index: int) -> int:
-    return (data[index // 2] >> 4 * (index % 2) & 15) - 8
+    generator = np.random.default_rng(rng.randrange(2**32))
+    return plan.header + b"".join(random_body(slot, generator, rest=rest) for slot in plan.slots)
 
 
 def _element(payload: bytes, plan: PayloadPlan, name: str, index: int) -> ElementUpdate:
@@ -110,62 +54,25 @@ def _element(payload: bytes, plan: PayloadPlan, name: str, index: int) -> Elemen
         if slot.name == name:
             break
         at += slot.num_bytes
-    body = payload[at : at + slot.num_bytes]
-    if slot.kind is SlotKind.INT32:
-        value = int.from_bytes(body[4 * index : 4 * index + 4], "little", signed=True)
-        return ElementUpdate(exponent=0, scales=(1,), left=(value,), right=(1,))
-    if slot.kind is SlotKind.SPARSE_2BIT:
-        return _sparse_element(body, prod(slot.shape), index)
-    if slot.kind is SlotKind.VECTOR:
-        group, place = divmod(index, 6)
-        nibbles = body[1 + -(-prod(slot.shape) // 576) :]
-        word = sum(
-            (nibbles[g // 2] >> 4 * (g % 2) & 15) << 4 * (group - g) for g in range(group - group % 96, group + 1)
-        )
-        at = 6 * (word % 512) + place
-        code = int.from_bytes(WORDS[at : at + 1], signed=True)
-        return ElementUpdate(exponent=body[0], scales=(body[1 + index // 576],), left=(code,), right=(1,))
-    columns = slot.shape[-1]
-    codes = body[1 + _num_scales(slot) :]
-    if slot.kind is SlotKind.LOW_RANK_2BIT:
-        row, column = divmod(index, columns)
-        split = (slot.shape[0] * slot.rank + 3) // 4
-        return ElementUpdate(
-            exponent=body[0],
-            scales=tuple(body[1 : 1 + slot.rank]),
-            left=tuple(_pair(codes[:split], row * slot.rank + r) * 2 - 3 for r in range(slot.rank)),
-            right=tuple(_pair(codes[split:], column * slot.rank + r) * 2 - 3 for r in range(slot.rank)),
-        )
-    if slot.kind is SlotKind.LOW_RANK_INT4:
-        row, column = divmod(index, columns)
-        split = (slot.shape[0] * slot.rank + 1) // 2
-        return ElementUpdate(
-            exponent=body[0],
-            scales=tuple(body[1 : 1 + slot.rank]),
-            left=tuple(_nibble(codes[:split], row * slot.rank + r) for r in range(slot.rank)),
-            right=tuple(_nibble(codes[split:], column * slot.rank + r) for r in range(slot.rank)),
-        )
-    scale = body[1 + (index // columns if len(slot.shape) == 2 else 0)]
-    code = (
-        int.from_bytes(codes[index : index + 1], signed=True) if slot.kind is SlotKind.INT8 else _nibble(codes, index)
-    )
-    return ElementUpdate(exponent=body[0], scales=(scale,), left=(code,), right=(1,))
+    return read_element(payload[at : at + slot.num_bytes], slot, index)
 
 
-def _pair(data: bytes, index: int) -> int:
-    return data[index // 4] >> 2 * (index % 4) & 3
-
-
-def _sparse_element(body: bytes, count: int, index: int) -> ElementUpdate:
-    """Look one element up among the positions of its block."""
-    blocks, kept, block = count_blocks(count), count_kept(count), index // 4096
-    split = 1 + blocks + (3 * kept + 1) // 2
-    stream = int.from_bytes(body[1 + blocks : split], "little")
-    code = 0
-    for each in range(64 * block, min(64 * block + 64, kept)):
-        if stream >> 12 * each & 4095 == index % 4096:
-            code = (-3, -2, 2, 3)[_pair(body[split:], each)]
-    return ElementUpdate(exponent=body[0], scales=(body[1 + block],), left=(code,), right=(1,))
+def _expected_step(
+    kind: str,
+    start: tuple[int, int],
+    updates: list[ElementUpdate],
+    shifts: tuple[int, ...],
+    coefficients: OuterCoefficients,
+) -> tuple[int, int]:
+    """Return (theta, u) of one element by the chain's reference."""
+    values = [decode_element(update) for update in updates]
+    mu, eta = coefficients.momentum_q15, coefficients.rate_q15
+    if kind == "trimmed_mean" and len(updates) > 2:
+        return step_from_mean(*start, compute_trimmed_mean(values), momentum_q15=mu, rate_q15=eta)
+    if kind == "centered_clip" and len(updates) > 2:
+        return step_from_mean(*start, compute_centered_mean(values, shifts), momentum_q15=mu, rate_q15=eta)
+    clipped = [replace(update, shift=shift) for update, shift in zip(updates, shifts, strict=True)]
+    return step_element(*start, clipped, momentum_q15=mu, rate_q15=eta)
 
 
 def _by_column(tensor: torch.Tensor) -> torch.Tensor:
@@ -216,15 +123,7 @@ def test_settle_equals_the_scalar_reference(
             updates = [_element(payload, plan, slot.name, index) for payload in payloads]
             values = [decode_element(update) for update in updates]
             assert values == list(columns[index])
-            start = (int(theta[index]), int(momentum[index]))
-            coefficients = {"momentum_q15": outer.momentum_q15, "rate_q15": outer.rate_q15}
-            if kind == "trimmed_mean" and num_payloads > 2:
-                expected = step_from_mean(*start, compute_trimmed_mean(values), **coefficients)
-            elif kind == "centered_clip" and num_payloads > 2:
-                expected = step_from_mean(*start, compute_centered_mean(values, shifts), **coefficients)
-            else:
-                clipped = [replace(update, shift=shift) for update, shift in zip(updates, shifts, strict=True)]
-                expected = step_element(*start, clipped, **coefficients)
+            expected = _expected_step(kind, (int(theta[index]), int(momentum[index])), updates, shifts, outer)
             got = (
                 int(after.state.theta[slot.name].reshape(-1)[index]),
                 int(after.state.momentum[slot.name].reshape(-1)[index]),
@@ -234,6 +133,51 @@ def test_settle_equals_the_scalar_reference(
         assert num_clipped > 0
     if num_payloads <= 2 or kind in ("mean", "trimmed_mean"):
         assert after.clipped == num_clipped == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(SlotKind),
+    st.sampled_from(AggregationKind),
+    st.tuples(st.integers(1, 13), st.integers(1, 13)) | st.sampled_from([(24, 25), (3, 1500), (1, 577)]),
+    st.integers(1, 4),
+    st.integers(0, 24),
+    st.lists(st.tuples(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=7),
+    st.tuples(st.integers(0, 32767), st.integers(1, 65536)),
+)
+def test_any_payloads_settle_as_the_scalar_reference_says(
+    slot_kind: SlotKind,
+    kind: AggregationKind,
+    shape: tuple[int, int],
+    rank: int,
+    exponent: int,
+    contents: list[tuple[int, float]],
+    rates: tuple[int, int],
+) -> None:
+    """Any shape, number of payloads and contents, with parts or all of them at rest; up to 60 elements each."""
+    slot = make_slot(slot_kind, shape, rank=min(rank, *shape), exponent=exponent)
+    plan = PayloadPlan(header=bytes(HEADER_BYTES), slots=(slot,))
+    generators = [(np.random.default_rng(seed), rest) for seed, rest in contents]
+    payloads = [
+        plan.header + random_body(slot, rng, rest=rest, is_owed=bool(rng.integers(2))) for rng, rest in generators
+    ]
+    assert select_valid(payloads, plan) == (list(range(len(payloads))), ())
+    result = aggregate_slot(kind, payloads, plan, slot)
+    columns = list(
+        zip(*(decode_payload(each, plan)[slot.name].units.reshape(-1).tolist() for each in payloads), strict=True)
+    )
+    shifts = _expected_shifts(kind, columns)
+    assert kind == "centered_clip" or result.shifts == shifts
+    draw = generators[0][0]
+    theta, momentum = (torch.from_numpy(draw.integers(1 - 2**31, 2**31, shape, np.int32)) for _ in range(2))
+    coefficients = OuterCoefficients(momentum_q15=rates[0], rate_q15=rates[1])
+    after = [each.reshape(-1) for each in step_tensor(theta, momentum, result.mean, coefficients)]
+    for at in draw.permutation(prod(shape))[:60].tolist():
+        updates = [read_element(payload[HEADER_BYTES:], slot, at) for payload in payloads]
+        assert [decode_element(update) for update in updates] == list(columns[at])
+        start = (int(theta.reshape(-1)[at]), int(momentum.reshape(-1)[at]))
+        expected = _expected_step(kind, start, updates, shifts, coefficients)
+        assert (int(after[0][at]), int(after[1][at])) == expected, at
 
 
 def _expected_shifts(kind: str, columns: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -258,8 +202,6 @@ def _expected_shifts(kind: str, columns: list[tuple[int, ...]]) -> tuple[int, ..
     st.integers(1, 65536),
 )
 def test_step_equals_the_scalar_reference(values: list[int], theta: int, momentum: int, mu: int, eta: int) -> None:
-    from training.core.schedule import OuterCoefficients
-
     updates = [ElementUpdate(exponent=0, scales=(1,), left=(value,), right=(1,)) for value in values]
     mean = compute_mean(torch.tensor([sum(values)]), len(values))
     coefficients = OuterCoefficients(momentum_q15=mu, rate_q15=eta)
@@ -280,6 +222,28 @@ def test_payload_order_and_thread_count_do_not_matter(make_recipe: RecipeMaker) 
         rng.shuffle(payloads)
         roots.add(settle(recipe, before, ROUND, payloads, rank=3, local_steps=8).state.root())
     assert len(roots) == 1
+
+
+@pytest.mark.parametrize("codec", list(CodecKind))
+@pytest.mark.parametrize("kind", ["mean", "median_clip"])
+def test_thread_count_does_not_matter_to_large_tensors(make_recipe: RecipeMaker, codec: CodecKind, kind: str) -> None:
+    """172,800 elements: torch divides work among threads from 32,768 on, and `settle` from one chunk a thread."""
+    rng = random.Random(8)
+    recipe = make_recipe(codec, fragments=8, aggregation=AggregationKind(kind))
+    recipe = replace(recipe, model=replace(recipe.model, width=240))
+    before = _busy_state(recipe, rng)
+    plan = plan_payload(recipe, before, 8, rank=8)
+    assert max(prod(slot.shape) for slot in plan.slots) > 5 * 32_768
+    payloads = [_random_payload(plan, rng) for _ in range(3)]
+    states = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        after = settle(recipe, before, 8, payloads, rank=8, local_steps=8)
+        assert after.num_accepted == len(payloads)
+        states.append(after.state)
+        rng.shuffle(payloads)
+    assert len({state.root() for state in states}) == 1
+    assert all((states[0].theta[slot.name] != before.theta[slot.name]).any() for slot in plan.slots)
 
 
 def test_a_second_layout_settles_to_the_same_root(make_recipe: RecipeMaker) -> None:
@@ -324,6 +288,17 @@ def test_refused_payloads_have_no_weight(make_recipe: RecipeMaker) -> None:
     assert reasons[4] == f"header: {other_round[:HEADER_BYTES].hex()}, expected {plan.header.hex()}"
     assert mixed.num_accepted == 2
     assert mixed.state.root() == settle(recipe, before, ROUND, good, rank=3, local_steps=8).state.root()
+
+
+@pytest.mark.parametrize(
+    ("number", "codec"),
+    [*enumerate(("none", "dense_int8", "dense_int4", "low_rank_int4", "low_rank_2bit", "sparse_2bit", "vector"))],
+)
+def test_header_is_that_of_every_run_before(make_recipe: RecipeMaker, number: int, codec: str) -> None:
+    """Golden, as the bodies of `test_codecs.py`: another header is another protocol."""
+    recipe = make_recipe(CodecKind(codec), fragments=2)
+    header = plan_payload(recipe, create_genesis(recipe), ROUND, rank=3).header
+    assert header.hex() == f"4150504c010{number}00010003000000000005"
 
 
 @pytest.mark.parametrize(("rank", "used"), [(0, 4), (3, 3), (1 << 32, 4096)])

@@ -13,13 +13,17 @@ import torch
 
 from training.core.codecs.integers import (
     INT4_LIMIT,
+    INT4_REST,
     LEVELS_2BIT,
     check_2bit,
     check_int4,
+    check_scales,
     count_2bit_bytes,
     count_int4_bytes,
     pack_2bit,
     pack_int4,
+    read_nibbles,
+    read_pairs,
     unpack_2bit,
     unpack_int4,
 )
@@ -47,8 +51,11 @@ class CodeFamily(Protocol):
         """Return ``count`` codes of valid bytes."""
         ...
 
-    def check(self, data: bytes, count: int, slot: Slot) -> None:
-        """Refuse bytes that are not codes. Raises `PayloadRefusedError`."""
+    def check(self, data: bytes, num_rows: int, scales: npt.NDArray[np.uint8], slot: Slot) -> None:
+        """Refuse bytes that are not the codes of one side's columns, given their scales, or not the only ones.
+
+        Raises `PayloadRefusedError`.
+        """
         ...
 
     def quantise(self, columns_KR: torch.Tensor) -> torch.Tensor:
@@ -71,9 +78,12 @@ class Int4Codes:
         """From nibbles."""
         return unpack_int4(data, count)
 
-    def check(self, data: bytes, count: int, slot: Slot) -> None:
-        """No nibble 0, padding 0."""
+    def check(self, data: bytes, num_rows: int, scales: npt.NDArray[np.uint8], slot: Slot) -> None:
+        """No nibble 0, padding 0; a column is zero exactly where its scale is."""
+        count = num_rows * scales.size
         check_int4(data, count, slot)
+        is_code = read_nibbles(data)[:count].reshape(num_rows, scales.size) != INT4_REST
+        check_scales(scales, is_code.any(axis=0), slot)
 
     def quantise(self, columns_KR: torch.Tensor) -> torch.Tensor:
         """Round to the best of a few steps; a zero column stays zero."""
@@ -100,9 +110,13 @@ class TwoBitCodes:
         """From pairs of bits."""
         return unpack_2bit(data, count, LEVELS_2BIT)
 
-    def check(self, data: bytes, count: int, slot: Slot) -> None:
-        """Padding 0."""
+    def check(self, data: bytes, num_rows: int, scales: npt.NDArray[np.uint8], slot: Slot) -> None:
+        """Padding 0; the lowest level alone under a scale of 0."""
+        count = num_rows * scales.size
         check_2bit(data, count, slot)
+        if not scales.all():
+            is_lowest = read_pairs(data)[:count].reshape(num_rows, scales.size) == 0
+            check_scales(scales, (scales != 0) | ~is_lowest.all(axis=0), slot)
 
     def quantise(self, columns_KR: torch.Tensor) -> torch.Tensor:
         """Take sign and one of two sizes, the border at twice the best of a few steps."""

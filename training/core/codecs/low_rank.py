@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from training.core.codecs.code_family import CodeFamily
-from training.core.codecs.integers import check_exponent
+from training.core.codecs.integers import check_exponent, choose_exponent
 from training.core.codecs.protocol import Compressed, Slot
 from training.core.codecs.refining import refine
 
@@ -55,13 +55,13 @@ class LowRank:
         scales_R = scales_R * (peak / (1 << slot.exponent))
         q_NR = torch.where(scales_R < 0, -q_NR, q_NR)
         scales_R = scales_R.abs().round().clamp(0, 255)
-        live_R = scales_R > 0
+        live_R = (scales_R > 0) & (p_MR != 0).any(dim=0) & (q_NR != 0).any(dim=0)
         return self._finish(
             (p_MR * live_R).cpu().numpy(),
             (q_NR * live_R).cpu().numpy(),
             slot,
             warm_NR.cpu(),
-            scales_R.cpu().numpy().astype(np.uint8),
+            (scales_R * live_R).cpu().numpy().astype(np.uint8),
         )
 
     def _find_components(
@@ -78,11 +78,12 @@ class LowRank:
         return p_MR, q_NR, warm_NR
 
     def validate(self, body: bytes, slot: Slot) -> None:
-        """Check exponent and codes."""
-        check_exponent(body[0], slot)
+        """Check exponent and codes; a component has a scale and both its columns, or none of them."""
+        scales = np.frombuffer(body, dtype=np.uint8, count=slot.rank, offset=1)
+        check_exponent(body[0], scales, slot)
         split = 1 + slot.rank + self._family.count_bytes(slot.shape[0] * slot.rank)
-        self._family.check(body[1 + slot.rank : split], slot.shape[0] * slot.rank, slot)
-        self._family.check(body[split:], slot.shape[1] * slot.rank, slot)
+        self._family.check(body[1 + slot.rank : split], slot.shape[0], scales, slot)
+        self._family.check(body[split:], slot.shape[1], scales, slot)
 
     def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
         """Multiply out in float64: every product and partial sum is an integer below 2^26 times 2^x, so it is exact."""
@@ -111,7 +112,7 @@ class LowRank:
         scales = np.zeros(slot.rank, dtype=np.uint8) if scales is None else scales
         body = b"".join(
             (
-                bytes((slot.exponent,)),
+                bytes((choose_exponent(scales, slot),)),
                 scales.tobytes(),
                 self._family.pack(p_MR.astype(np.int64)),
                 self._family.pack(q_NR.astype(np.int64)),

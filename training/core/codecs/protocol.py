@@ -66,7 +66,10 @@ class TensorCodec(Protocol):
         ...
 
     def validate(self, body: bytes, slot: Slot) -> None:
-        """Refuse bytes that mean nothing. Raises `PayloadRefusedError`; total, integers only."""
+        """Refuse bytes that mean nothing, or that another body means as well where a bit of them is not read.
+
+        Total, integers only: any bytes of the slot's length. Raises `PayloadRefusedError`.
+        """
         ...
 
     def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:

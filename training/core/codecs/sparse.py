@@ -2,7 +2,8 @@
 
 A tensor is cut, row-major, into blocks of 4,096 elements; of each block 64 are sent, of a shorter last one the same
 share, rounded up.  Body: x u8; scale u8 for each block; positions inside the block, 12 bits each, ascending, two in
-three bytes; codes in two bits.  Element = code * scale * 2^x; all others are 0.
+three bytes; codes in two bits.  Element = code * scale * 2^x; all others are 0.  A block of scale 0 is at rest: the
+first positions, and codes 3.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from training.core.codecs.integers import (
     LEVELS_SPARSE,
     check_2bit,
     check_exponent,
+    check_scales,
+    choose_exponent,
     count_2bit_bytes,
     pack_2bit,
     unpack_2bit,
@@ -29,6 +32,9 @@ BLOCK_ELEMENTS = 4096
 
 KEPT_IN_BLOCK = 64
 """Elements sent of a whole block (SparseLoCo)."""
+
+_REST_CODE = LEVELS_SPARSE[-1]
+"""Code of a block that isn't sent: what blocks of zeros have always had."""
 
 _BORDERS = (2.2, 2.5, 2.8)
 """Where the larger level begins, in units of the step: tried for each block."""
@@ -70,12 +76,14 @@ class Sparse:
             kept = count_kept(min(BLOCK_ELEMENTS, flat.size - block * BLOCK_ELEMENTS))
             chosen = np.sort(order[block, :kept])
             scale, code = _quantise(padded[block * BLOCK_ELEMENTS + chosen], slot.exponent)
+            if scale == 0:
+                chosen, code = np.arange(kept), np.full(kept, _REST_CODE)
             positions.append(chosen)
             codes.append(code)
             scales[block] = scale
         body = b"".join(
             (
-                bytes((slot.exponent,)),
+                bytes((choose_exponent(scales, slot),)),
                 scales.tobytes(),
                 _pack_positions(_joined(positions)),
                 pack_2bit(_joined(codes), LEVELS_SPARSE),
@@ -84,11 +92,12 @@ class Sparse:
         return Compressed(body=body, units=self.decode(body, slot)[0], warm=None)
 
     def validate(self, body: bytes, slot: Slot) -> None:
-        """Check exponent, order and range of the positions, and padding."""
-        check_exponent(body[0], slot)
+        """Check exponent, order and range of the positions, padding, and that blocks of scale 0 are at rest."""
         count = prod(slot.shape)
-        kept = count_kept(count)
-        at = 1 + count_blocks(count)
+        kept, blocks = count_kept(count), count_blocks(count)
+        scales = np.frombuffer(body, dtype=np.uint8, count=blocks, offset=1)
+        check_exponent(body[0], scales, slot)
+        at = 1 + blocks
         packed = body[at : at + (3 * kept + 1) // 2]
         if kept % 2 and packed[-1] >> 4 != 0:
             raise PayloadRefusedError(f"padding of {slot.name}", packed[-1] >> 4, 0)
@@ -96,7 +105,15 @@ class Sparse:
         is_bad = (np.diff(places) <= 0).any() or (kept and int(places[-1]) >= count)
         if is_bad:
             raise PayloadRefusedError(f"positions of {slot.name}", "not ascending inside their blocks", "ascending")
-        check_2bit(body[at + len(packed) :], kept, slot)
+        codes = body[at + len(packed) :]
+        check_2bit(codes, kept, slot)
+        if not scales.all():
+            block_of_kept = np.arange(kept) // KEPT_IN_BLOCK
+            is_rest = places == np.arange(kept) % KEPT_IN_BLOCK + block_of_kept * BLOCK_ELEMENTS
+            is_rest &= unpack_2bit(codes, kept, LEVELS_SPARSE) == _REST_CODE
+            is_said = scales != 0
+            is_said[block_of_kept[~is_rest]] = True
+            check_scales(scales, is_said, slot)
 
     def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
         """Put the codes times their block's scale in their places."""

@@ -5,7 +5,8 @@ Legend: B blocks, G groups of a block, E elements of a group, S states, C choice
 Body: x u8, scale u8 for each block of 576 elements in row-major order, then a nibble a group of 6, low nibble first; a
 last group that is not full is read as far as it goes.  A group's word is named by the last nine bits of its block's
 nibbles, its own four the lowest, so a nibble has a say in three groups, and the sender walks the cheapest path through
-all of them (a trellis).  Element = word element * scale * 2^x grid units.
+all of them (a trellis).  Element = word element * scale * 2^x grid units.  A block's scale is 0 exactly where all its
+nibbles are; of nibbles that read alike in a last group that is not full, the least is the one.
 For updates whose energy lies in all directions, as Muon's do: there low rank leaves more than this at the same bytes.
 """
 
@@ -17,7 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from training.core.codecs.integers import check_exponent, pack_int4, unpack_int4
+from training.core.codecs.integers import (
+    INT4_REST,
+    check_exponent,
+    check_scales,
+    choose_exponent,
+    pack_int4,
+    read_nibbles,
+)
 from training.core.codecs.protocol import Compressed, Slot
 from training.core.codecs.words import NUM_WORDS, WORD_ELEMENTS, WORDS
 from training.core.errors import PayloadRefusedError
@@ -25,11 +33,11 @@ from training.core.errors import PayloadRefusedError
 BLOCK_GROUPS = 96
 """Groups that share a scale: a scale then costs 2 % of what it scales."""
 
+_BLOCK_BYTES = BLOCK_GROUPS // 2
+"""Bytes of a block's nibbles."""
+
 _CHOICES = 16
 """Words that may follow a word: one nibble."""
-
-_NIBBLE_ZERO = 8
-"""What `pack_int4` adds to a code: here a nibble is a number of its own."""
 
 _HEADS = NUM_WORDS // _CHOICES
 """States that differ in what the next word still knows of them."""
@@ -81,23 +89,38 @@ class Vector:
         for start in range(0, blocks, _CHUNK_BLOCKS):
             here = slice(start, start + _CHUNK_BLOCKS)
             states_BG[here] = _find_paths(values_BGE[here], scales_B[here])
-        scales = scales_B.cpu().numpy().astype(np.uint8).tobytes()
+        scales = scales_B.cpu().numpy().astype(np.uint8)
+        states_BG[torch.from_numpy(scales == 0)] = 0
         nibbles = states_BG.reshape(-1)[:groups].numpy() % _CHOICES
-        body = bytes((slot.exponent,)) + scales + pack_int4(nibbles - _NIBBLE_ZERO)
+        if count % WORD_ELEMENTS:
+            nibbles[-1] = _find_least_last(nibbles, count)
+        packed = pack_int4(nibbles - INT4_REST)
+        scales[~_find_said(packed)] = 0
+        body = bytes((choose_exponent(scales, slot),)) + scales.tobytes() + packed
         return Compressed(body=body, units=self.decode(body, slot)[0], warm=None)
 
     def validate(self, body: bytes, slot: Slot) -> None:
-        """Check exponent and padding; every scale and every nibble means something."""
-        check_exponent(body[0], slot)
-        if count_groups(prod(slot.shape)) % 2 and body[-1] >> 4:
-            raise PayloadRefusedError(f"padding of {slot.name}", body[-1] >> 4, 0)
+        """Check exponent, padding, that scales are 0 exactly where nibbles are, and the last nibble."""
+        count = prod(slot.shape)
+        blocks, groups = count_scales(count), count_groups(count)
+        scales = np.frombuffer(body, dtype=np.uint8, count=blocks, offset=1)
+        check_exponent(body[0], scales, slot)
+        packed = body[1 + blocks :]
+        if groups % 2 and packed[-1] >> 4:
+            raise PayloadRefusedError(f"padding of {slot.name}", packed[-1] >> 4, 0)
+        check_scales(scales, _find_said(packed), slot)
+        if count % WORD_ELEMENTS:
+            last_block = read_nibbles(packed[(blocks - 1) * _BLOCK_BYTES :])[: groups - (blocks - 1) * BLOCK_GROUPS]
+            least = _find_least_last(last_block.astype(np.int64), count)
+            if last_block[-1] != least:
+                raise PayloadRefusedError(f"last nibble of {slot.name}", int(last_block[-1]), least)
 
     def decode(self, body: bytes, slot: Slot) -> tuple[torch.Tensor, int]:
         """Look up words and multiply by their block's scale: at most 2^15 before the exponent."""
         count = prod(slot.shape)
         blocks, groups = count_scales(count), count_groups(count)
         scales = np.frombuffer(body, dtype=np.uint8, count=blocks, offset=1).astype(np.int32)
-        states = _read_states(unpack_int4(body[1 + blocks :], groups) + _NIBBLE_ZERO, blocks)
+        states = _read_states(read_nibbles(body[1 + blocks :])[:groups].astype(np.int64), blocks)
         words_GE = _WORDS_SE[torch.from_numpy(states)].to(torch.int32)
         steps_G = torch.from_numpy(scales.repeat(BLOCK_GROUPS)[:groups])
         flat = (words_GE * steps_G[:, None]).reshape(-1)[:count].to(torch.int64)
@@ -111,6 +134,25 @@ def _read_states(nibbles: npt.NDArray[np.int64], blocks: int) -> npt.NDArray[np.
     stream = np.pad(padded.reshape(blocks, BLOCK_GROUPS), ((0, 0), (2, 0)))
     states = (stream[:, :-2] << 8 | stream[:, 1:-1] << 4 | stream[:, 2:]) % NUM_WORDS
     return states.reshape(-1)[: nibbles.size]
+
+
+def _find_said(packed: bytes) -> npt.NDArray[np.bool_]:
+    """Return for each block whether a nibble in it is not 0: then, and only then, an element isn't."""
+    padded = np.frombuffer(packed + bytes(-len(packed) % _BLOCK_BYTES), dtype=np.uint8)
+    is_said: npt.NDArray[np.bool_] = (padded != 0).reshape(-1, _BLOCK_BYTES).any(axis=1)
+    return is_said
+
+
+def _find_least_last(nibbles: npt.NDArray[np.int64], count: int) -> int:
+    """Return the least nibble that reads as the last one does, of whose word only ``count`` mod 6 elements are read.
+
+    ``nibbles`` begin with a block, and end with the tensor.
+    """
+    start = (nibbles.size - 1) // BLOCK_GROUPS * BLOCK_GROUPS
+    state = int(_read_states(nibbles[start:], 1)[-1])
+    head = state - state % _CHOICES
+    readings_CE = _WORDS_SE[head : head + _CHOICES, : count % WORD_ELEMENTS].numpy()
+    return int((readings_CE == readings_CE[state - head]).all(axis=1).argmax())
 
 
 def _fit_scales(values_BGE: torch.Tensor, count: int) -> torch.Tensor:
