@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from contracts.bindings.encoding import (
     decode_output,
     encode_call,
     read_bytes,
+    read_logs,
     read_quantity,
     show,
     topic_of,
@@ -35,9 +37,9 @@ from contracts.bindings.errors import (
     RpcError,
     WrongChain,
 )
-from contracts.bindings.lineage import Lineage
+from contracts.bindings.lineage import Call, Lineage, show_block
 from contracts.bindings.readers import StakingReader, StorageReader, TrainingReader
-from contracts.bindings.transport import Endpoint, Transport
+from contracts.bindings.transport import Endpoint, Foreign, Refused, Transport
 
 T = TypeVar("T")
 
@@ -53,6 +55,12 @@ _COMPARE_SECONDS = 2.0
 """How often the heights of several URLs are compared."""
 _LAG_BLOCKS = 3
 """A URL that is further behind than this is passed over."""
+_JUMP_BLOCKS = 16
+"""A height that is further ahead than this of what the URL told before, at first of 0, is believed with its block."""
+_SENDS = frozenset({"eth_sendRawTransaction"})
+"""Methods that change something: no other URL is asked for a second opinion."""
+_SHOWN_CHARACTERS = 40
+"""Of the ids of an answer that is none."""
 
 
 class ChainClient:
@@ -85,10 +93,7 @@ class ChainClient:
     def height(self) -> int:
         """Return the newest complete block; with several URLs, of the one that is furthest."""
         self._compare_heights()
-        answers, endpoint = self._ask([("eth_blockNumber", ())])
-        height = _read(endpoint, answers, lambda results: read_quantity(results[0]))
-        endpoint.height = max(endpoint.height, height)
-        return height
+        return self._ask([("eth_blockNumber", ())], self._read_height)
 
     def chain_id(self) -> int:
         """Return the EVM chain id."""
@@ -138,7 +143,9 @@ class ChainClient:
                 *("0x" + topic.rjust(32, b"\0").hex() for topic in topics),
             ],
         }
-        decoded = self.interpret([("eth_getLogs", (wanted,))], lambda results: [decode_log(log) for log in results[0]])
+        decoded = self.interpret(
+            [("eth_getLogs", (wanted,))], lambda results: [decode_log(log) for log in read_logs(results[0])]
+        )
         return tuple(event for event in decoded if event is not None)
 
     def has_events(self, contract: str, topic: bytes, *, from_height: int, to_height: int) -> bool:
@@ -149,23 +156,23 @@ class ChainClient:
             "toBlock": hex(to_height),
             "topics": [None, "0x" + topic.rjust(32, b"\0").hex()],
         }
-        return self.interpret([("eth_getLogs", (wanted,))], lambda results: len(results[0]) > 0)
+        return self.interpret([("eth_getLogs", (wanted,))], lambda results: len(read_logs(results[0])) > 0)
 
     def request(self, method: str, *params: Any) -> Any:
         """Call any JSON-RPC method and return its result, or raise ContractError or RpcError."""
         return self.interpret([(method, params)], lambda results: results[0])
 
-    def batch(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    def batch(self, calls: Sequence[Call]) -> list[Any]:
         """Call several methods in one request; the node answers them in order; the first error is raised."""
         return self.interpret(calls, lambda results: results)
 
-    def interpret(self, calls: Sequence[tuple[str, tuple[Any, ...]]], read: Callable[[list[Any]], T]) -> T:
+    def interpret(self, calls: Sequence[Call], read: Callable[[list[Any]], T]) -> T:
         """Call several methods in one request and return what ``read`` makes of their results.
 
-        Raises what the first error says, and BadAnswer, with the URL, where ``read`` finds another shape.
+        Raises what the first error says, and BadAnswer, with the URL, where ``read`` finds another shape; of several
+        URLs the others are asked before either is raised.
         """
-        answers, endpoint = self._ask(calls)
-        return _read(endpoint, answers, read)
+        return self._ask(calls, lambda _, results: read(results))
 
     def ask_consensus(self, method: str, params: Mapping[str, Any]) -> Any:
         """Call one of CometBFT's status, genesis, commit, validators and abci_query."""
@@ -193,57 +200,87 @@ class ChainClient:
         """Close idle connections."""
         self.close()
 
-    def _ask(self, calls: Sequence[tuple[str, tuple[Any, ...]]]) -> tuple[list[Mapping[str, Any]], Endpoint]:
-        bodies = [
+    def _ask(self, calls: Sequence[Call], read: Callable[[Endpoint, list[Any]], T]) -> T:
+        """Ask one URL after the other until one's answer can be believed; an error is believed if no other has more."""
+        bodies = self._write(calls)
+        is_sent = any(method in _SENDS for method, _ in calls)
+        failed: list[tuple[Endpoint, RpcError]] = []
+        reasons: list[tuple[str, str]] = []
+        num_foreign = 0
+        for endpoint in self._transport.in_order():
+            if failed and not self._transport.is_available(endpoint):
+                continue
+            try:
+                answers = self._ask_believed(endpoint, bodies, [each.url for each, _ in failed])
+                value = _read(endpoint, answers, partial(read, endpoint))
+            except Refused as refusal:
+                self._transport.set_aside(endpoint)
+                reasons.append((endpoint.url, str(refusal)))
+                num_foreign += isinstance(refusal, Foreign)
+            except RpcError as error:
+                if is_sent:
+                    raise  # what another node says of the same bytes may contradict it
+                failed.append((endpoint, error))
+            else:
+                self._transport.accept(endpoint)
+                for each, _ in failed:
+                    self._transport.doubt(each)
+                return value
+        if failed:
+            raise failed[0][1]
+        raise (NotJsonRpc if num_foreign == len(reasons) else ChainUnreachable)(reasons)
+
+    def _ask_believed(
+        self, endpoint: Endpoint, bodies: Sequence[Mapping[str, Any]], failed: Sequence[str]
+    ) -> list[Mapping[str, Any]]:
+        """Return a URL's answers, in order; raises Refused where they are none, or the URL serves another chain."""
+        answers = _match(bodies, self._transport.post(endpoint, bodies if len(bodies) > 1 else bodies[0]))
+        foreign = _find_foreign(bodies, answers)
+        if foreign is not None:
+            raise Foreign(foreign)
+        reason = _find_unavailable(answers) or self._find_other_history(endpoint, failed)
+        if reason is not None:
+            raise Refused(reason)
+        self._check_chain(endpoint)
+        return answers
+
+    def _ask_only(self, endpoint: Endpoint, calls: Sequence[Call]) -> list[Mapping[str, Any]] | None:
+        """Return what one URL answers, in order, whatever it says; None where it gives no answer."""
+        bodies = self._write(calls)
+        try:
+            return _match(bodies, self._transport.post(endpoint, bodies if len(bodies) > 1 else bodies[0]))
+        except Refused:
+            self._transport.set_aside(endpoint)
+            return None
+
+    def _write(self, calls: Sequence[Call]) -> list[Mapping[str, Any]]:
+        return [
             {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": list(params)}
             for method, params in calls
         ]
-        reasons: list[tuple[str, str]] = []
-        num_foreign = 0
-        for _ in self._transport.endpoints:
-            answer, endpoint = self._transport.post(bodies if len(bodies) > 1 else bodies[0])
-            answers: list[Mapping[str, Any]] = answer if isinstance(answer, list) else [answer]
-            foreign = _find_foreign(bodies, answers)
-            num_foreign += foreign is not None
-            reason = foreign or _find_unavailable(answers) or self._find_other_history(endpoint)
-            if reason is None:
-                break
-            self._transport.set_aside(endpoint)
-            reasons.append((endpoint.url, reason))
-        else:
-            raise (NotJsonRpc if num_foreign == len(reasons) else ChainUnreachable)(reasons)
-        self._check_chain(endpoint)
-        if len(answers) != len(bodies):  # a refused batch is answered by one error
-            _result(answers[0])
-            raise RpcError(-32603, f"batch of {len(bodies)} got {len(answers)} answers")
-        wanted = [body["id"] for body in bodies]
-        for answered in answers:
-            if answered.get("id") not in wanted:
-                _result(answered)  # an error without an id, of a body that could not be read
-                raise RpcError(-32603, f"{endpoint.url} answered id {str(answered.get('id'))[:40]}, asked was {wanted}")
-        return sorted(answers, key=lambda item: wanted.index(item["id"])), endpoint
 
-    def _find_other_history(self, endpoint: Endpoint) -> str | None:
+    def _find_other_history(self, endpoint: Endpoint, failed: Sequence[str]) -> str | None:
         """Say in what a URL contradicts the others; with a single URL there is nobody to contradict."""
         if len(self._transport.endpoints) == 1:
             return None
+
+        def ask(url: str, calls: Sequence[Call]) -> list[Mapping[str, Any]] | None:
+            asked = next(each for each in self._transport.endpoints if each.url == url)
+            if url != endpoint.url and not self._transport.is_available(asked):
+                return None
+            return self._ask_only(asked, calls)
+
         try:
-            return self._lineage.find_fault(
-                endpoint.url,
-                lambda method, params: self._transport.post_to(
-                    endpoint, {"jsonrpc": "2.0", "id": 0, "method": method, "params": list(params)}
-                ),
-            )
-        except UNREADABLE as error:
+            return self._lineage.find_fault(endpoint.url, ask, failed=failed)
+        except (BadAnswer, *UNREADABLE) as error:
             return f"answers eth_getBlockByNumber with what is no block: {type(error).__name__} {error}"[:200]
 
     def _check_chain(self, endpoint: Endpoint) -> None:
         if endpoint.url in self._checked or len(self._transport.endpoints) == 1:
             return
-        answer = self._transport.post_to(endpoint, {"jsonrpc": "2.0", "id": 0, "method": "eth_chainId", "params": []})
-        if answer is None:
-            return
-        got = _read(endpoint, [answer], lambda results: read_quantity(results[0]))
+        got = self._read_number(endpoint, "eth_chainId")
+        if got is None:
+            raise Refused("gives no chain id")
         with self._lock:
             if self._chain_id is None:
                 self._chain_id = got
@@ -253,23 +290,60 @@ class ChainClient:
         self._checked.add(endpoint.url)
 
     def _compare_heights(self) -> None:
+        """Ask the first of those URLs first that are as far as the one which is furthest, and shows that it is."""
         endpoints = self._transport.endpoints
         with self._lock:
             if len(endpoints) == 1 or time.monotonic() < self._compared_at + _COMPARE_SECONDS:
                 return
             self._compared_at = time.monotonic()
-        body = {"jsonrpc": "2.0", "id": 0, "method": "eth_blockNumber", "params": []}
-        heights = {}
-        for index, endpoint in enumerate(endpoints):
-            if not self._transport.is_available(endpoint):
-                continue
-            answer = self._transport.post_to(endpoint, body)
-            if answer is not None and "result" in answer:
-                heights[index] = endpoint.height = _read(endpoint, [answer], lambda results: read_quantity(results[0]))
-        if heights:
-            highest = max(heights.values())
-            good = [index for index, height in heights.items() if height >= highest - _LAG_BLOCKS]
-            self._transport.prefer(endpoints[good[0]])
+        available = [endpoint for endpoint in endpoints if self._transport.is_available(endpoint)]
+        trusted = [endpoint for endpoint in available if not self._transport.is_doubted(endpoint)]
+        told = [(endpoint, self._read_number(endpoint, "eth_blockNumber")) for endpoint in trusted or available]
+        heights = [(endpoint, height) for endpoint, height in told if height is not None]
+        while heights:
+            furthest, highest = max(heights, key=lambda item: item[1])
+            good = [endpoint for endpoint, height in heights if height >= highest - _LAG_BLOCKS]
+            if len(good) == len(heights) or self._is_shown(furthest, highest):
+                self._transport.prefer(good[0])
+                return
+            self._transport.set_aside(furthest)
+            heights.remove((furthest, highest))
+
+    def _read_height(self, endpoint: Endpoint, results: list[Any]) -> int:
+        height = read_quantity(results[0])
+        if height > endpoint.height + _JUMP_BLOCKS and not self._is_shown(endpoint, height):
+            raise Refused(f"says that its newest block is {height}, and doesn't show it")
+        endpoint.height = height
+        return height
+
+    def _is_shown(self, endpoint: Endpoint, height: int) -> bool:
+        return show_block(endpoint.url, height, lambda _, calls: self._ask_only(endpoint, calls)) is not None
+
+    def _read_number(self, endpoint: Endpoint, method: str) -> int | None:
+        """Return a number that one URL tells, None where it tells none."""
+        answers = self._ask_only(endpoint, [(method, ())])
+        try:
+            return None if answers is None else read_quantity(answers[0].get("result"))
+        except BadAnswer:
+            return None
+
+
+def _match(bodies: Sequence[Mapping[str, Any]], answer: Any) -> list[Mapping[str, Any]]:
+    """Return the answers in the order of the requests; raises Foreign where they are not the answers to these.
+
+    One error without an id, of a body that could not be read or a batch that was refused, answers all of them.
+    """
+    answers = answer if isinstance(answer, list) else [answer]
+    if len(answers) == 1 and answers[0].get("error") and answers[0].get("id") is None:
+        return answers * len(bodies)
+    wanted = [body["id"] for body in bodies]
+    got = [each.get("id") for each in answers]
+    if isinstance(answer, list) != (len(bodies) > 1):
+        raise Foreign(f"{'a list' if isinstance(answer, list) else 'one object'} where {len(bodies)} was asked for")
+    if any(type(each) is not int for each in got) or sorted(got) != wanted:
+        shown = [str(ids if len(bodies) > 1 else ids[0])[:_SHOWN_CHARACTERS] for ids in (got, wanted)]
+        raise Foreign(f"id {shown[0]}, asked was {shown[1]}")
+    return sorted(answers, key=lambda each: wanted.index(each["id"]))
 
 
 def _find_foreign(bodies: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> str | None:

@@ -30,6 +30,8 @@ _PANIC_SELECTOR = bytes.fromhex("4e487b71")
 """Solidity's ``Panic(uint256)``."""
 _PYTHON_STRUCT = {"Tier": "TierInfo"}
 """Structs whose dataclass has another name."""
+_QUANTITY = re.compile(r"0x[0-9a-fA-F]+")
+"""What JSON-RPC writes a number as; ``int`` reads more: other digits than ASCII's, underscores, signs, no 0x."""
 _KEYWORDS = frozenset({"from", "import", "in", "is", "pass", "return"})
 UNREADABLE = (DecodingError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What comes of reading a node's answer that has another shape than the one that was asked for."""
@@ -125,8 +127,9 @@ def _decode_error(data: bytes) -> ContractError | None:
 def read_bytes(value: Any) -> bytes:
     """Read 0x and hex that a node has sent; raises BadAnswer."""
     try:
-        if value.startswith("0x"):
-            return bytes.fromhex(value[2:])
+        data = bytes.fromhex(value.removeprefix("0x"))
+        if value.startswith("0x") and len(value) == 2 + 2 * len(data):  # fromhex passes over white space
+            return data
     except UNREADABLE:
         pass
     raise BadAnswer(f"the node sent {show(value)}, expected bytes such as 0x1f00")
@@ -134,11 +137,10 @@ def read_bytes(value: Any) -> bytes:
 
 def read_quantity(value: Any) -> int:
     """Read a number that a node has sent; raises BadAnswer."""
-    try:
-        number = int(value, 16)
-    except UNREADABLE as error:
-        raise BadAnswer(f"the node sent {show(value)}, expected a quantity such as 0x1f") from error
-    if not 0 <= number < 1 << 256:
+    if not isinstance(value, str) or not _QUANTITY.fullmatch(value):
+        raise BadAnswer(f"the node sent {show(value)}, expected a quantity such as 0x1f")
+    number = int(value, 16)
+    if number >= 1 << 256:
         raise BadAnswer(f"the node sent {show(value)}, expected a quantity of at most 256 bits")
     return number
 
@@ -147,6 +149,13 @@ def show(value: Any) -> str:
     """Write the beginning of what a node has sent."""
     text = f"0x{value[:_SHOWN_CHARACTERS].hex()}" if isinstance(value, bytes) else str(value)
     return repr(text[:_SHOWN_CHARACTERS])
+
+
+def read_logs(value: Any) -> list[Mapping[str, Any]]:
+    """Read the logs that a node has sent, each still to be decoded; raises BadAnswer."""
+    if isinstance(value, list) and all(isinstance(log, dict) for log in value):
+        return value
+    raise BadAnswer(f"the node sent {show(value)}, expected a list of logs")
 
 
 def decode_log(log: Mapping[str, Any]) -> Event | None:
@@ -159,7 +168,7 @@ def decode_log(log: Mapping[str, Any]) -> Event | None:
 
 def _decode_log(log: Mapping[str, Any]) -> Event | None:
     contract = _contract_at(log["address"].lower())
-    topics = [bytes.fromhex(topic[2:]) for topic in log["topics"]]
+    topics = [read_bytes(topic) for topic in log["topics"]]
     entry = _events(contract).get(topics[0]) if contract and topics else None
     if contract is None or entry is None:
         return None
@@ -167,14 +176,14 @@ def _decode_log(log: Mapping[str, Any]) -> Event | None:
     plain = [parameter for parameter in entry["inputs"] if not parameter["indexed"]]
     values = [decode([_canonical(p)], topic)[0] for p, topic in zip(indexed, topics[1:], strict=True)]
     by_name = _named(indexed, values)
-    by_name |= _named(plain, decode([_canonical(p) for p in plain], bytes.fromhex(log["data"][2:])))
+    by_name |= _named(plain, decode([_canonical(p) for p in plain], read_bytes(log["data"])))
     return Event(
         contract=contract,
         name=entry["name"],
         fields={name: by_name[name] for name in (snake_name(parameter["name"]) for parameter in entry["inputs"])},
-        height=int(log["blockNumber"], 16),
-        transaction_hash=bytes.fromhex(log["transactionHash"][2:]),
-        log_index=int(log["logIndex"], 16),
+        height=read_quantity(log["blockNumber"]),
+        transaction_hash=read_bytes(log["transactionHash"]),
+        log_index=read_quantity(log["logIndex"]),
     )
 
 

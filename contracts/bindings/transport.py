@@ -1,8 +1,8 @@
 """JSON-RPC over HTTP to one of several URLs, with every byte counted at the socket.
 
 Connections are kept alive and shared between threads.  A URL that fails is set aside for a while (doubling up
-to a bound) and the next one is asked; with several URLs the heights are compared now and then, so that one that
-lags is passed over.  For https the counted bytes are those inside TLS.
+to a bound) and the next one is asked; which answer is one, ``client`` decides.  For https the counted bytes are
+those inside TLS.
 
 Invariant: an exchange is over by its deadline, whoever answers and however slowly: a look-up of the name that hangs
 and bytes that drip count too.
@@ -17,19 +17,19 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
-
-from contracts.bindings.errors import ChainUnreachable, NotJsonRpc
 
 MAX_ANSWER_BYTES = 64 << 20
 """Longest answer that is read; the largest honest one is a page of logs."""
 _FIRST_BACKOFF_SECONDS = 0.5
 _LAST_BACKOFF_SECONDS = 15.0
 """A URL that failed is asked again after 0.5 s, 1 s, ... 15 s, or at once when no other answers."""
+_DOUBT_SECONDS = 60.0
+"""For so long a URL whose error another one's answer belied comes after the others."""
 _PASSING_STATUSES = (http.client.REQUEST_TIMEOUT, http.client.REQUEST_ENTITY_TOO_LARGE, http.client.TOO_MANY_REQUESTS)
 """Below 500, of a chain node that may answer the next request."""
 LEAST_BYTES_PER_SECOND = 64 << 10
@@ -125,11 +125,11 @@ class _CountingTlsSocket(ssl.SSLSocket):
         return num_bytes
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """This URL gave no usable answer."""
 
 
-class _Foreign(_Refused):
+class Foreign(Refused):
     """What answered at this URL does not speak JSON-RPC."""
 
 
@@ -139,15 +139,17 @@ class Endpoint:
 
     url: str
     height: int = 0
-    """Highest block it has told."""
+    """Newest block that it told and was believed."""
     retry_at: float = 0.0
     """Monotonic seconds until which it is passed over."""
     backoff_seconds: float = _FIRST_BACKOFF_SECONDS
+    doubted_until: float = 0.0
+    """Monotonic seconds until which the others are asked before it."""
     idle: list[http.client.HTTPConnection] = field(default_factory=list)
 
 
 class Transport:
-    """Sends JSON-RPC bodies to the best URL that answers."""
+    """Sends JSON-RPC bodies to URLs and keeps the order in which they are asked."""
 
     def __init__(self, urls: Sequence[str], *, timeout_seconds: float) -> None:
         """Check the URLs; nothing is connected yet."""
@@ -166,30 +168,12 @@ class Transport:
         self._tls: ssl.SSLContext | None = None
         weakref.finalize(self, _close_idle, self.endpoints)
 
-    def post(self, body: Any) -> tuple[Any, Endpoint]:
-        """Send one body (a request, or a list of them); return the parsed answer and who gave it.
-
-        Raises `ChainUnreachable`, and of it `NotJsonRpc` where every URL has another service.
-        """
-        payload = json.dumps(body).encode()
-        reasons = []
-        are_foreign = True
-        for endpoint in self._in_order():
-            try:
-                return self._post_to(endpoint, payload), endpoint
-            except _Refused as e:
-                self.set_aside(endpoint)
-                reasons.append((endpoint.url, str(e)))
-                are_foreign = are_foreign and isinstance(e, _Foreign)
-        raise (NotJsonRpc if are_foreign else ChainUnreachable)(reasons)
-
-    def post_to(self, endpoint: Endpoint, body: Any) -> Any | None:
-        """Send one body to one URL; None where it gives no answer."""
-        try:
-            return self._post_to(endpoint, json.dumps(body).encode())
-        except _Refused:
-            self.set_aside(endpoint)
-            return None
+    def in_order(self) -> list[Endpoint]:
+        """Return the URLs, best first: those that are set aside come last, before them those that are doubted."""
+        with self._lock:
+            start = self._preferred
+            turned = self.endpoints[start:] + self.endpoints[:start]
+        return sorted(turned, key=lambda endpoint: (not self.is_available(endpoint), self.is_doubted(endpoint)))
 
     def prefer(self, endpoint: Endpoint) -> None:
         """Ask this URL first from now on."""
@@ -207,17 +191,31 @@ class Transport:
             endpoint.retry_at = time.monotonic() + endpoint.backoff_seconds
             endpoint.backoff_seconds = min(2 * endpoint.backoff_seconds, _LAST_BACKOFF_SECONDS)
 
+    def accept(self, endpoint: Endpoint) -> None:
+        """Note that a URL gave an answer that was asked for: it is set aside no more."""
+        with self._lock:
+            endpoint.backoff_seconds = _FIRST_BACKOFF_SECONDS
+            endpoint.retry_at = 0.0
+
+    def doubt(self, endpoint: Endpoint) -> None:
+        """Ask the others before this URL for a while: it gave an error where another one had the answer."""
+        with self._lock:
+            endpoint.doubted_until = time.monotonic() + _DOUBT_SECONDS
+
+    def is_doubted(self, endpoint: Endpoint) -> bool:
+        """Say whether the others are asked before this URL at the moment."""
+        return endpoint.doubted_until > time.monotonic()
+
     def is_available(self, endpoint: Endpoint) -> bool:
         """Say whether a URL is not set aside at the moment."""
         return endpoint.retry_at <= time.monotonic()
 
-    def _in_order(self) -> Iterator[Endpoint]:
-        with self._lock:
-            start = self._preferred
-            turned = self.endpoints[start:] + self.endpoints[:start]
-        yield from sorted(turned, key=lambda endpoint: not self.is_available(endpoint))
+    def post(self, endpoint: Endpoint, body: Any) -> Any:
+        """Send one body (a request, or a list of them) to one URL and return the parsed answer.
 
-    def _post_to(self, endpoint: Endpoint, payload: bytes) -> Any:
+        Raises Refused where it gives none, and of it Foreign where it is another service.
+        """
+        payload = json.dumps(body).encode()
         patience = _Patience(self._timeout_seconds)
         while True:
             with self._lock:
@@ -229,16 +227,14 @@ class Transport:
                 connection.close()
                 if kept is not None:
                     continue  # the server closed an idle connection: ask again on the next, at last on a new one
-                raise _Refused(str(e) or type(e).__name__) from e
-            except _Foreign:
+                raise Refused(str(e) or type(e).__name__) from e
+            except Foreign:
                 connection.close()
                 raise
             except (OSError, http.client.HTTPException, ValueError) as e:
                 connection.close()
-                raise _Refused(str(e) or type(e).__name__) from e
+                raise Refused(str(e) or type(e).__name__) from e
             with self._lock:
-                endpoint.backoff_seconds = _FIRST_BACKOFF_SECONDS
-                endpoint.retry_at = 0.0
                 is_kept = len(endpoint.idle) < _MAX_IDLE_CONNECTIONS and connection.sock is not None
                 if is_kept:
                     endpoint.idle.append(connection)
@@ -260,15 +256,15 @@ class Transport:
         if response.status != http.client.OK:
             shown = text[:200].decode(errors="replace").removeprefix(f"{response.status}").lstrip(": ")
             is_passing = response.status >= 500 or response.status in _PASSING_STATUSES
-            raise (ValueError if is_passing else _Foreign)(f"HTTP {response.status} {shown}".rstrip())
+            raise (ValueError if is_passing else Foreign)(f"HTTP {response.status} {shown}".rstrip())
         try:
             answer = json.loads(text)
         except RecursionError as error:
             raise ValueError("answer nests too deeply to be read") from error
         except ValueError as error:
-            raise _Foreign(f"with what is no JSON: {text[:80]!r}") from error
+            raise Foreign(f"with what is no JSON: {text[:80]!r}") from error
         if not all(_is_answer(item) for item in _list(answer)):
-            raise _Foreign(f"with what is no JSON-RPC: {text[:80]!r}")
+            raise Foreign(f"with what is no JSON-RPC: {text[:80]!r}")
         return answer
 
     def _connection(self, url: str) -> http.client.HTTPConnection:
@@ -335,7 +331,7 @@ def _is_answer(item: Any) -> bool:
     error = item.get("error")
     if error is None:
         return "result" in item
-    return isinstance(error, dict) and isinstance(error.get("code"), int) and isinstance(error.get("message"), str)
+    return isinstance(error, dict) and type(error.get("code")) is int and isinstance(error.get("message"), str)
 
 
 def _list(answer: Any) -> list[Any]:
