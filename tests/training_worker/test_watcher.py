@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import ContractError
+from contracts.bindings.readers import TrainingReader
 from training.worker.watcher import WHOLE_LOOK_BLOCKS, Watcher
 
 QUIET_BLOCKS = 40
@@ -138,17 +141,29 @@ class _Quiet(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     num_asked = 0
+    num_blocks_asked = 0
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        type(self).num_asked += asked["method"] == "eth_blockNumber"
-        results = {"eth_blockNumber": hex(1_000_000 + self.num_asked // 2), "eth_getLogs": []}
-        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]}).encode()
+        answers = [self.answer(one) for one in (asked if isinstance(asked, list) else [asked])]
+        body = json.dumps(answers if isinstance(asked, list) else answers[0]).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request."""
+        if asked["method"] == "eth_getBlockByNumber":
+            type(self).num_blocks_asked += 1
+            height = int(asked["params"][0], 16)
+            result: Any = {"number": hex(height), "hash": f"0x{height:064x}", "parentHash": f"0x{height - 1:064x}"}
+        else:
+            type(self).num_asked += asked["method"] == "eth_blockNumber"
+            told = {"eth_blockNumber": hex(1_000_000 + self.num_asked // 2), "eth_getLogs": []}
+            result = told[asked["method"]]
+        return {"jsonrpc": "2.0", "id": asked["id"], "result": result}
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -166,15 +181,160 @@ def test_a_quiet_block_costs_less_than_two_kilobytes_at_the_socket(net: Any, mon
         watcher._poll()
         first, before = watcher.latest(), client.bytes_sent + client.bytes_received
         assert first is not None
-        for _ in range(2 * 10):
+        num_blocks_asked = _Quiet.num_blocks_asked
+        for _ in range(2 * 20):
             watcher._poll()
         latest = watcher.latest()
         assert latest is not None
         num_blocks = latest.height - first.height
-        assert num_blocks >= 9
+        assert num_blocks >= 19
+        assert num_blocks_asked == _Quiet.num_blocks_asked, "a block is asked for at the first, none after it"
         spent = (client.bytes_sent + client.bytes_received - before) / num_blocks
         assert spent < 2_000, f"{spent:.0f} bytes a block, asked for twice"
     finally:
         client.close()
         server.shutdown()
         server.server_close()
+
+
+class _Liar(BaseHTTPRequestHandler):
+    """A chain node before real contracts in memory; it says of some things what it is told to."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answers = [self.answer(one) for one in (asked if isinstance(asked, list) else [asked])]
+        odd = self.server.odd_answer  # type: ignore[attr-defined]
+        body = json.dumps(answers if isinstance(asked, list) else answers[0]).encode() if odd is None else odd
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request."""
+        server: Any = self.server
+        newest = server.height()
+        if asked["method"] == "eth_blockNumber":
+            return {"jsonrpc": "2.0", "id": asked["id"], "result": hex(newest + server.num_false_blocks)}
+        if asked["method"] == "eth_getLogs":
+            return {"jsonrpc": "2.0", "id": asked["id"], "result": [{}]}
+        height = int(asked["params"][0], 16)
+        block = {"number": hex(height), "hash": f"0x{height:064x}", "parentHash": f"0x{height - 1:064x}"}
+        is_there = height <= newest + (server.num_false_blocks if server.is_forging else 0)
+        return {"jsonrpc": "2.0", "id": asked["id"], "result": block if is_there else None}
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def lied_to(net: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Watcher]]:
+    """A node that may lie, and a watcher that asks it."""
+    net.create_run(minMembers=1)
+    ports = net.worker("ann").ports
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Liar)
+    server.height, server.num_false_blocks, server.is_forging, server.odd_answer = ports.height, 0, False, None
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    client = ChainClient([f"http://127.0.0.1:{server.server_port}"])
+    monkeypatch.setattr(client, "training", ports.training)
+    watcher = Watcher(client, net.run, ports.address, poll_seconds=0.002)
+    watcher.start()
+    try:
+        yield server, watcher
+    finally:
+        watcher.stop(5)
+        client.close()
+        server.shutdown()
+        server.server_close()
+
+
+def _height(watcher: Watcher) -> int:
+    view = watcher.latest()
+    return -1 if view is None else view.height
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{}", b"null", b'{"id":77,"result":"0x1"}', b'[{"id":1,"result":"0x1"}]'])
+def test_an_odd_answer_is_silence_and_ends_with_the_next_one(
+    net: Any, lied_to: tuple[Any, Watcher], answer: bytes
+) -> None:
+    server, watcher = lied_to
+    net.wait_for(lambda: watcher.latest() is not None)
+    server.odd_answer = answer
+    net.wait_for(lambda: watcher.get_silence_seconds() > 0)
+    server.odd_answer = None
+    seen = _height(watcher)
+    net.wait_for(lambda: _height(watcher) > seen)
+    assert watcher.get_silence_seconds() == 0
+
+
+def test_a_height_that_no_block_bears_out_is_silence(net: Any, lied_to: tuple[Any, Watcher]) -> None:
+    server, watcher = lied_to
+    net.wait_for(lambda: watcher.latest() is not None)
+    server.num_false_blocks = 2**48
+    net.wait_for(lambda: watcher.get_silence_seconds() > 0)
+    seen = _height(watcher)
+    assert seen <= server.height()
+    server.num_false_blocks = 0
+    net.wait_for(lambda: _height(watcher) > seen)
+
+
+@pytest.mark.parametrize(("num_false_blocks", "is_forging"), [(10, False), (2**48, True)])
+def test_a_height_that_was_believed_and_false_is_given_up(
+    net: Any,
+    lied_to: tuple[Any, Watcher],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    num_false_blocks: int,
+    is_forging: bool,
+) -> None:
+    """A few blocks, for which nobody asks, or made-up ones: the truth is below what was seen, for good."""
+    monkeypatch.setattr("training.worker.watcher.FALL_SECONDS", 0.3)
+    server, watcher = lied_to
+    net.wait_for(lambda: watcher.latest() is not None)
+    net.chain.block_seconds = 3600.0  # the truth can't catch up
+    server.num_false_blocks, server.is_forging = num_false_blocks, is_forging
+    net.wait_for(lambda: _height(watcher) > server.height())
+    with caplog.at_level("WARNING", logger="trainer"):
+        server.num_false_blocks = 0
+        net.wait_for(lambda: _height(watcher) == server.height())
+        net.wait_for(lambda: "was false: for 0 s the newest has been below it" in caplog.text)
+    seen = _height(watcher)
+    with net.chain.lock:
+        net.chain.inner.advance()
+    net.wait_for(lambda: _height(watcher) > seen)
+
+
+def test_a_node_that_lags_for_a_moment_is_ignored(net: Any, lied_to: tuple[Any, Watcher]) -> None:
+    server, watcher = lied_to
+    net.wait_for(lambda: watcher.latest() is not None)
+    seen = _height(watcher)
+    server.num_false_blocks = -5
+    heights = [_height(watcher)]
+
+    def has_grown() -> bool:
+        heights.append(_height(watcher))
+        return bool(server.height() >= seen + 20)
+
+    net.wait_for(has_grown)
+    assert heights == sorted(heights)
+    server.num_false_blocks = 0
+    net.wait_for(lambda: _height(watcher) > seen)
+
+
+def test_a_node_that_knows_no_such_run_any_more_is_silence(
+    net: Any, lied_to: tuple[Any, Watcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is another one behind the same URL, which has just begun; the run was there."""
+    _, watcher = lied_to
+    net.wait_for(lambda: watcher.latest() is not None)
+    with monkeypatch.context() as patch:
+
+        def refuse(*_: Any) -> Any:
+            raise ContractError("UnknownRun", {}, "UnknownRun: got 1")
+
+        patch.setattr(watcher._chain, "training", TrainingReader(refuse))
+        net.wait_for(lambda: watcher.get_silence_seconds() > 0)
+    seen = _height(watcher)
+    net.wait_for(lambda: _height(watcher) > seen)

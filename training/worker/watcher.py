@@ -1,7 +1,8 @@
 """The thread that follows the chain by reading its state, so no event can be missed (cases 26-28).
 
-It publishes ``ChainView``s of never falling height: a URL that lags behind what was already seen is ignored.
-While no URL answers the last view stays, training goes on, and the silence is timed for those who wait.
+It publishes ``ChainView``s of never falling height: a URL that lags behind what was already seen is ignored.  Only
+where nothing as new comes for FALL_SECONDS, what was seen was false, and the lower height is taken.  While no URL
+answers the last view stays, training goes on, and the silence is timed for those who wait.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from contracts.bindings.errors import ChainUnreachable, RpcError
+from contracts.bindings.errors import ChainUnreachable, ContractError, RpcError
 from contracts.bindings.types import RoundState
 from training.worker.ports import ChainPort
 from training.worker.view import ChainView
@@ -36,6 +37,10 @@ STILL_SECONDS = 10.0
 """Without a block, from when on the log says so: blocks come every third of a second to every six."""
 
 
+FALL_SECONDS = 8.0
+"""A node that lags has caught up by then; less than STILL_SECONDS, as a chain that falls doesn't stand still."""
+
+
 class Watcher:
     """Publishes the newest view of one run."""
 
@@ -57,6 +62,7 @@ class Watcher:
         self._pause_seconds = poll_seconds
         self._seen_at: float | None = None
         self._is_still = False
+        self._fell_at: float | None = None
         self._thread = threading.Thread(target=self._follow, name="watcher", daemon=True)
 
     def start(self) -> None:
@@ -132,7 +138,9 @@ class Watcher:
         self._pause_seconds = self._poll_seconds
         try:
             view = self._look_if_changed()
-        except (ChainUnreachable, RpcError) as error:
+        except (ChainUnreachable, RpcError, ContractError) as error:
+            if isinstance(error, ContractError) and self._view is None:
+                raise  # there is no such run; once it was seen, that is what a node says which lags, or lies
             with self._changed:
                 if self._silent_since is None:
                     self._silent_since = time.monotonic()
@@ -150,7 +158,15 @@ class Watcher:
                 LOG.info("chain: answers again at block %d", view.height)
                 self._silent_since = None
             if self._view is not None and view.height < self._view.height:
-                return
+                if not self._has_fallen(view.height):
+                    return
+                LOG.warning(
+                    "chain: block %d was false: for %.0f s the newest has been below it, now %d; going on from there",
+                    self._view.height,
+                    FALL_SECONDS,
+                    view.height,
+                )
+            self._fell_at = None
             self._view = view
             self._changed.notify_all()
         for listener in self._listeners:
@@ -178,6 +194,8 @@ class Watcher:
         if before is None or self._silent_since is not None:
             return self._look()
         height = self._chain.height()
+        if self._has_fallen(height):
+            return self._look()
         if height <= before.height:
             return None
         span = {"from_height": before.height + 1, "to_height": height}
@@ -185,6 +203,15 @@ class Watcher:
         if is_due or self._chain.has_events("Training", self._run.to_bytes(32, "big"), **span):
             return self._look()
         return replace(before, height=height, seen_seconds=time.monotonic())
+
+    def _has_fallen(self, height: int) -> bool:
+        """Say whether the newest block has been below the one that was seen for so long that that one was false."""
+        if self._view is None or height >= self._view.height:
+            self._fell_at = None
+            return False
+        now = time.monotonic()
+        self._fell_at = self._fell_at if self._fell_at is not None else now
+        return now >= self._fell_at + FALL_SECONDS
 
     def _look(self) -> ChainView:
         view = self.look()
