@@ -5,17 +5,22 @@ from __future__ import annotations
 from contracts.bindings.amounts import format_exact_tokens, format_tokens
 from contracts.bindings.types import RunInfo, RunState
 from training.commands.output import format_hash, format_name
+from training.commands.void_rounds import ABSENCE_STEP, VoidRounds
 from training.core.recipe import CodecKind, Recipe
 from training.worker.funding import find_short_escrow
 
 
-def describe_run(info: RunInfo, recipe_rank: int | None = None) -> list[tuple[str, str]]:
+def describe_run(
+    info: RunInfo, recipe_rank: int | None = None, void: VoidRounds | None = None
+) -> list[tuple[str, str]]:
     """Return a run's figures as names and values."""
+    fates = f" ({void.describe()})" if void is not None and info.num_settled else ""
     pay = format_tokens(info.params.reward_per_update) if info.params.reward_per_update else "nothing"
     return [
         ("state", format_name(info.state)),
         ("owner", info.owner),
-        ("rounds", f"{info.num_settled} settled, {info.num_opened} opened, {info.num_rounds_total} in all"),
+        ("rounds", f"{info.num_settled} settled{fates}, {info.num_opened} opened, {info.num_rounds_total} in all"),
+        *([("VOID rounds", ABSENCE_STEP)] if void is not None and void.num_void else []),
         ("head", f"version {info.head_version}, root {format_hash(info.head_root)}"),
         ("checkpoint", f"version {info.certified_version}, root {format_hash(info.certified_root)}"),
         ("members", f"{info.num_eligible} eligible of {info.num_members}; at least {info.params.min_members} needed"),

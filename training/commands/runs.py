@@ -37,6 +37,7 @@ from training.commands.output import (
     print_table,
 )
 from training.commands.timing import BlockPace, measure_pace
+from training.commands.void_rounds import fetch_void_rounds
 from training.core.loss_unit import LossUnit, get_loss_unit
 from training.core.recipe import ANY_TEXT, DataSource, Recipe
 from training.core.recipe_text import parse_recipe
@@ -341,10 +342,11 @@ def show(run: RunOption, chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOptio
     client = ChainClient(chain)
     info = fetch_run(client, run)
     members = client.training.members(run)
+    void = fetch_void_rounds(client, info, client.height())
     if as_json:
-        print_json({"info": info, "members": members})
+        print_json({"info": info, "members": members, "void_rounds": void})
         return
-    print_pairs(f"run {run}", describe_run(info, fetch_recipe_rank(client, run)))
+    print_pairs(f"run {run}", describe_run(info, fetch_recipe_rank(client, run), void))
     print_table(
         "members",
         ("worker", "state", "accepted", "refused", "missed", "tokens", "earned"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,16 @@ from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
 from contracts.bindings.keys import load_address
 from contracts.bindings.option_needs import check_needs
-from contracts.bindings.types import Member, MemberState, RefusalReason, RoundInfo, RoundState, Update, UpdateFate
+from contracts.bindings.types import (
+    Member,
+    MemberState,
+    RefusalReason,
+    RoundInfo,
+    RoundState,
+    RunInfo,
+    Update,
+    UpdateFate,
+)
 from contracts.bindings.unlocking import ask_password
 from training.commands.asking import fetch_loss_unit, fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_run
@@ -26,6 +35,7 @@ from training.commands.output import (
     print_pairs,
 )
 from training.commands.verifying import Verification, describe_verification, verify_status
+from training.commands.void_rounds import fetch_void_rounds
 from training.worker.errors import Fatal
 
 LOOK_BACK_ROUNDS = 64
@@ -72,9 +82,9 @@ def status(
     if worker is None:
         verified = verify_status(chain, info, None, genesis=genesis) if verify else None
         if as_json:
-            print_json({"height": client.height(), "run": info} | ({"verified": verified} if verified else {}))
+            print_json(_describe_json(client, info) | ({"verified": verified} if verified else {}))
         else:
-            print_pairs(f"run {run} at block {client.height()}", describe_run(info, fetch_recipe_rank(client, run)))
+            _print_run(client, info)
             _print_verified(verified)
         return
     member = client.training.member(run, worker)
@@ -83,11 +93,11 @@ def status(
     last = find_last_update(client, run, info.num_opened, worker)
     verified = verify_status(chain, info, member, genesis=genesis) if verify else None
     if as_json:
-        document = {"height": client.height(), "run": info, "member": member, "last_update": last}
+        document = _describe_json(client, info) | {"member": member, "last_update": last}
         print_json(document | ({"verified": verified} if verified else {}))
         return
     _print_verified(verified)
-    print_pairs(f"run {run} at block {client.height()}", describe_run(info, fetch_recipe_rank(client, run)))
+    _print_run(client, info)
     print_pairs(f"\nworker {worker}", describe_member(member, client.height()))
     if last is None:
         print_pairs("\nlast update", [("none", f"no update in the last {LOOK_BACK_ROUNDS} rounds")])
@@ -167,6 +177,17 @@ def describe_member(member: Member, height: int) -> list[tuple[str, str]]:
         ("bond", format_tokens(member.bond)),
         ("earned", format_tokens(member.earned)),
     ]
+
+
+def _describe_json(client: ChainClient, info: RunInfo) -> dict[str, Any]:
+    height = client.height()
+    return {"height": height, "run": info, "void_rounds": fetch_void_rounds(client, info, height)}
+
+
+def _print_run(client: ChainClient, info: RunInfo) -> None:
+    height = client.height()
+    void = fetch_void_rounds(client, info, height)
+    print_pairs(f"run {info.run} at block {height}", describe_run(info, fetch_recipe_rank(client, info.run), void))
 
 
 def _print_verified(verified: Verification | None) -> None:
