@@ -27,7 +27,7 @@ help:
 	@echo "make test-soak   minutes to half an hour: twenty kills, five hundred rounds, a chain that stands still, README pasted; TESTS=path for one"
 	@echo "make bench       the benchmarks; results as tables and in benchmarks/results/*.json"
 	@echo "make bench-training  quality, bytes and speed of training schemes side by side, over shaped links, and"
-	@echo "                 beside torchft; FULL=1 for all of them"
+	@echo "                 beside torchft; FULL=1 for all of them; RATES=1 for half and twice each method's rate"
 	@echo "make bench-chain the chain beside CometBFT's kvstore: throughput, finality, reads, memory; FULL=1 repeats"
 	@echo "                 and watches memory over a million transactions"
 	@echo "make bench-da    only data availability: coding, dispersal, reading and repair over four real nodes; FULL=1: a 10 GB object"
@@ -67,9 +67,7 @@ bench: setup
 		name=$$(basename "$$file" .py); echo "== benchmark: $$name"; $(VENV_PYTHON) -m "benchmarks.$$name"; done
 
 bench-training: setup
-	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.training
-	-@$(VENV_PYTHON) -m benchmarks.training_links
-	-@$(VENV_PYTHON) -m benchmarks.training_peer
+	@FULL="$(FULL)" RATES="$(RATES)" $(VENV_PYTHON) -c 'from benchmarks.training_parts import main; main()'
 
 bench-chain: setup
 	@FULL="$(FULL)" $(VENV_PYTHON) -m benchmarks.chain

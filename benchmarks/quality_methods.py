@@ -1,13 +1,14 @@
 """The training schemes that are compared, each tuned for itself, and the sizes they are compared at.
 
 A method turns the recipe that all share into its own; a scenario says with how many workers, how many local steps, how
-long and from which seeds.  Rates and outer coefficients were chosen on seed 0 (training/SPEC.md, *Measurements*).
+long and from which seeds.  Rates and outer coefficients were chosen on seed 0 at D 4 and H 20, and a scenario names the
+methods for which another rate is better there; ``RATES=1`` does half and twice each (SPEC, *Measurements*).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from training.core.recipe import (
     Q15_ONE,
@@ -70,7 +71,7 @@ class Method:
     optimizer: OptimizerKind = OptimizerKind.ADAMW
     """Inside each worker."""
     learning_rate: float = 0.004
-    """Its best of those tried."""
+    """Its best of those tried at D 4 and H 20."""
     is_allreduce: bool = False
     """One model, averaged gradients."""
 
@@ -95,6 +96,8 @@ class Scenario:
     """From 0 on; the quick run takes the first."""
     is_full_only: bool = False
     """Left out of the quick run."""
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """By method, where another rate than its own is better here."""
 
     def describe(self) -> str:
         """Return what a reader needs to repeat it."""
@@ -122,10 +125,11 @@ def make_common(scenario: Scenario, seed: int) -> Recipe:
     )
 
 
-def make_recipe(method: Method, scenario: Scenario, seed: int) -> Recipe:
+def make_recipe(method: Method, scenario: Scenario, seed: int, rate_scale: float = 1.0) -> Recipe:
     """Return what a method trains in a scenario; rates fall as 1/sqrt(width) from the smallest model's."""
     recipe = method.recipe(make_common(scenario, seed))
-    rate = round(method.learning_rate * (SMALL.width / scenario.model.width) ** 0.5, 6)
+    best = scenario.rates.get(method.name, method.learning_rate)
+    rate = round(best * rate_scale * (SMALL.width / scenario.model.width) ** 0.5, 6)
     return replace(recipe, inner=replace(recipe.inner, optimizer=method.optimizer, learning_rate=rate))
 
 
@@ -200,7 +204,6 @@ METHODS = {
 }
 """By name; ``delayed`` is DiLoCoX's overlap without its compression, ``default_exact`` ours without."""
 
-_CORE = ("allreduce", "diloco", "dilocox", "default")
 _QUICK = (
     "allreduce",
     "allreduce_muon",
@@ -210,11 +213,13 @@ _QUICK = (
     "dilocox_muon",
     "default",
     "default_adamw",
+    "delayed",
     "eager",
     "sparseloco",
     "int8",
 )
 _MAIN = ("allreduce_muon", "diloco_muon", "dilocox_muon", "default")
+_MATRIX = (*_MAIN, "allreduce", "diloco", "delayed", "eager", "sparseloco", "int8")
 
 SCENARIOS = {
     scenario.name: scenario
@@ -222,12 +227,12 @@ SCENARIOS = {
         Scenario(name="main", methods=_QUICK),
         Scenario(
             name="parts",
-            methods=("diloco_classic", "delayed", "default_exact", "default_low_rank"),
+            methods=("diloco_classic", "default_exact", "default_low_rank"),
             is_full_only=True,
         ),
-        Scenario(name="h50", methods=_MAIN, local_steps=50, is_full_only=True),
-        Scenario(name="d2", methods=_MAIN, num_workers=2, is_full_only=True),
-        Scenario(name="d8", methods=_MAIN, num_workers=8, is_full_only=True),
+        Scenario(name="h50", methods=_MATRIX, local_steps=50, is_full_only=True),
+        Scenario(name="d2", methods=_MATRIX, num_workers=2, is_full_only=True, rates={"diloco_muon": 0.008}),
+        Scenario(name="d8", methods=_MATRIX, num_workers=8, is_full_only=True),
         Scenario(name="0.4M", methods=_MAIN, model=MIDDLE, is_full_only=True),
         Scenario(name="3M", methods=_MAIN, model=LARGE, num_steps=400, num_seeds=1, is_full_only=True),
     )

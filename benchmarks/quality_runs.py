@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,15 +37,22 @@ class Task:
     """By name."""
     seed: int
     """From 0."""
+    rate_scale: float = 1.0
+    """Times the inner rate that the method has in the scenario."""
 
     @property
     def key(self) -> str:
-        """Return ``scenario/method/seed``."""
-        return f"{self.scenario}/{self.method}/{self.seed}"
+        """Return ``scenario/method/seed``, or ``scenario/method*scale/seed`` at another rate than the method's."""
+        scale = "" if self.rate_scale == 1 else f"*{self.rate_scale:g}"
+        return f"{self.scenario}/{self.method}{scale}/{self.seed}"
 
     def make_recipe(self) -> Recipe:
         """Return the recipe that is trained."""
-        return make_recipe(METHODS[self.method], SCENARIOS[self.scenario], self.seed)
+        return make_recipe(METHODS[self.method], SCENARIOS[self.scenario], self.seed, self.rate_scale)
+
+    def is_done(self, runs: Mapping[str, Run]) -> bool:
+        """Say whether a run of the very same recipe is there."""
+        return self.key in runs and runs[self.key].recipe == compute_fingerprint(self.make_recipe()).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""Quality at equal tokens and bytes: AllReduce, DiLoCo, DiLoCoX, eager, ours, SparseLoCo, int8; codec and outer step.
+"""Quality at equal tokens: AllReduce, DiLoCo, DiLoCoX, delayed, eager, ours, SparseLoCo, int8; bytes, codecs, steps.
 
 ``python -m benchmarks.training`` trains every method of the scenario ``main`` on the standard library's source from the
-same start and samples, one seed, one process a core; ``FULL=1`` all scenarios and seeds; ``--scenario NAME`` one.
+same start and samples, one seed, one process a core; ``FULL=1`` all scenarios and seeds; ``--scenario NAME`` one;
+``RATES=1`` or ``--rates`` half and twice each method's rate instead (`training_rates`).
 It prints a table and writes ``benchmarks/results/training.json``, ``quality_runs.json`` (every loss by scenario,
 method, seed and step) and ``training.svg``.  ``--resume`` keeps runs of the same recipe that a stopped invocation
 has done.
@@ -13,30 +14,20 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from statistics import mean
 
 import torch
 
-from benchmarks.quality_methods import FRAGMENTS, METHODS, RANK, SCENARIOS, Scenario, make_common
+from benchmarks.quality_methods import METHODS, SCENARIOS, Scenario
 from benchmarks.quality_runs import Run, Task, load_runs, save_runs, train
 from benchmarks.report import RESULTS, Goal, Row, write_report
+from benchmarks.training_bytes import make_byte_rows
+from benchmarks.training_parts import is_set
 from benchmarks.training_plot import write_plot
-from training.core.canonical import create_genesis
-from training.core.codecs.protocol import Slot
-from training.core.codecs.registry import codec_of, plan_slot
-from training.core.layout import build_layout
-from training.core.payload import plan_payload
-from training.core.recipe import CodecKind
-from training.core.recipe_text import compute_fingerprint
-from training.core.schedule import OuterCoefficients
-from training.core.settle import step_tensor
-from training.simulate import compute_traffic
-
-TRAFFIC_STEPS = 125
-"""H of the rows about bytes (DiLoCoX's)."""
+from benchmarks.training_rates import make_rate_rows, plan_rates
+from benchmarks.training_speed import make_speed_rows
 
 _GAPS = {
     "gap_default_vs_diloco_pct": ("default", "diloco_muon", Goal(most=0.5)),
@@ -56,38 +47,37 @@ _GAPS = {
 def main() -> None:
     """Train, measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    is_full = os.environ.get("FULL", "") not in ("", "0")
+    is_full = is_set("FULL")
     parser.add_argument("--scenario", action="append", default=[], choices=sorted(SCENARIOS), help="may be given again")
     parser.add_argument(
         "--only", action="append", default=[], choices=sorted(METHODS), help="only this method, likewise"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes, one thread each")
     parser.add_argument("--resume", action="store_true", help="keep what a stopped run of the same recipes has")
+    parser.add_argument("--rates", action="store_true", default=is_set("RATES"), help="half and twice each rate")
     options = parser.parse_args()
     torch.set_num_threads(1)
     chosen = [
         scenario
         for scenario in SCENARIOS.values()
-        if (scenario.name in options.scenario if options.scenario else is_full or not scenario.is_full_only)
+        if (
+            scenario.name in options.scenario
+            if options.scenario
+            else not scenario.is_full_only or (is_full and not options.rates)
+        )
     ]
-    path = RESULTS / "quality_runs.json"
-    runs = load_runs(path)
     tasks = [
-        Task(scenario=scenario.name, method=method, seed=seed)
+        task
         for scenario in chosen
-        for seed in range(scenario.num_seeds if is_full or options.scenario else 1)
-        for method in scenario.methods
-        if not options.only or method in options.only
+        for task in (plan_rates(scenario) if options.rates else _plan(scenario, is_full or bool(options.scenario)))
+        if not options.only or task.method in options.only
     ]
-    if options.resume:
-        tasks = [task for task in tasks if not _is_done(task, runs)]
-    with ProcessPoolExecutor(max_workers=options.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(train, task): task for task in tasks}
-        for done in as_completed(waiting):
-            key, run = waiting[done].key, done.result()
-            runs[key] = run
-            save_runs(path, runs)
-            print(f"{key:36s} loss {run.loss:.4f}  {run.cpu_seconds:.0f} CPU s", flush=True)
+    started = time.perf_counter()
+    runs = _train_all(tasks, options.jobs, is_resumed=options.resume)
+    trained = time.perf_counter()
+    if options.rates:
+        write_report("training_rates", [row for scenario in chosen for row in make_rate_rows(scenario, runs)])
+        return
     rows = [row for scenario in SCENARIOS.values() for row in make_loss_rows(scenario, _select(scenario, runs))]
     write_report("training", [*rows, *make_byte_rows(), *make_speed_rows()])
     for scenario in SCENARIOS.values():
@@ -95,10 +85,34 @@ def main() -> None:
         if curves:
             name = "training.svg" if scenario.name == "main" else f"training_{scenario.name}.svg"
             write_plot(RESULTS / name, curves, scenario.describe())
+    if not is_full:
+        left_out = [scenario.name for scenario in SCENARIOS.values() if scenario.is_full_only]
+        print(f"left out here, in FULL=1: the second seed; scenarios {', '.join(left_out)}")
+    parts = time.perf_counter() - trained
+    print(f"wall time: losses {trained - started:.0f} s ({len(tasks)} runs asked for), bytes and speed {parts:.0f} s")
 
 
-def _is_done(task: Task, runs: dict[str, Run]) -> bool:
-    return task.key in runs and runs[task.key].recipe == compute_fingerprint(task.make_recipe()).hex()
+def _plan(scenario: Scenario, has_all_seeds: bool) -> list[Task]:
+    """Return a scenario's runs."""
+    return [
+        Task(scenario=scenario.name, method=method, seed=seed)
+        for seed in range(scenario.num_seeds if has_all_seeds else 1)
+        for method in scenario.methods
+    ]
+
+
+def _train_all(tasks: list[Task], num_jobs: int, *, is_resumed: bool) -> dict[str, Run]:
+    """Return all runs that are there, these among them; each is saved as it ends."""
+    path = RESULTS / "quality_runs.json"
+    runs = load_runs(path)
+    with ProcessPoolExecutor(max_workers=num_jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(train, task): task for task in tasks if not (is_resumed and task.is_done(runs))}
+        for done in as_completed(waiting):
+            key, run = waiting[done].key, done.result()
+            runs[key] = run
+            save_runs(path, runs)
+            print(f"{key:36s} loss {run.loss:.4f}  {run.cpu_seconds:.0f} CPU s", flush=True)
+    return runs
 
 
 def _select(scenario: Scenario, runs: dict[str, Run]) -> dict[str, list[Run]]:
@@ -106,7 +120,7 @@ def _select(scenario: Scenario, runs: dict[str, Run]) -> dict[str, list[Run]]:
     selected: dict[str, list[Run]] = {}
     for method in scenario.methods:
         tasks = [Task(scenario=scenario.name, method=method, seed=seed) for seed in range(scenario.num_seeds)]
-        each = [runs[task.key] for task in tasks if _is_done(task, runs)]
+        each = [runs[task.key] for task in tasks if task.is_done(runs)]
         if each:
             selected[method] = each
     return selected
@@ -124,7 +138,7 @@ def make_loss_rows(scenario: Scenario, runs: dict[str, list[Run]]) -> list[Row]:
                 value=mean(run.loss for run in each),
                 unit="nats/byte",
                 peer=peer,
-                peer_value=mean(run.loss for run in runs[peer]) if peer in runs else 0.0,
+                peer_value=mean(run.loss for run in runs[peer][: len(each)]) if peer in runs else 0.0,
                 conditions=f"{scenario.describe()}; inner rate {each[0].learning_rate};"
                 f" each seed from 0: {', '.join(f'{run.loss:.4f}' for run in each)};"
                 f" {each[0].payload_bytes:,} payload bytes a worker",
@@ -176,118 +190,6 @@ def _compute_gap(runs: dict[str, list[Run]], ours: str, theirs: str) -> float | 
         return None
     losses = [mean(run.loss for run in runs[name][:both]) for name in (ours, theirs)]
     return 100.0 * (losses[0] / losses[1] - 1.0)
-
-
-def make_byte_rows() -> list[Row]:
-    """Return what our default moves beside bf16 AllReduce at H = 125: payloads up with n/k, and down."""
-    scenario = Scenario(name="bytes", methods=("default",), local_steps=TRAFFIC_STEPS)
-    recipe = METHODS["default"].recipe(make_common(scenario, 0))
-    state, parameters = create_genesis(recipe), build_layout(recipe).num_parameters
-    payload_bytes, flush_bytes = (
-        sum(plan_payload(recipe, state, first + index, rank=RANK).num_bytes for index in range(FRAGMENTS))
-        for first in (0, recipe.rounds.num_rounds)
-    )
-    num_exchanges = SCENARIOS["main"].num_steps // SCENARIOS["main"].local_steps
-    with_flush = (num_exchanges * payload_bytes + flush_bytes) / (num_exchanges + 1)
-    num_workers = scenario.num_workers
-    traffic = compute_traffic(payload_bytes, num_workers)
-    ours = (traffic.up_bytes + traffic.down_bytes) / TRAFFIC_STEPS
-    allreduce = 2 * 2 * (num_workers - 1) / num_workers * 2 * parameters
-    conditions = (
-        f"a worker and step, sent and received: ours {ours:,.0f} bytes (payloads of"
-        f" {payload_bytes / parameters:.4f} bytes a parameter and exchange, n/k = 2, H {TRAFFIC_STEPS}, F {FRAGMENTS},"
-        f" D {num_workers}), ring AllReduce of bf16 gradients {allreduce:,.0f}; chain not counted, nor the flush at the"
-        f" end (once, int8: {parameters:,} bytes) nor a checkpoint ({8 * parameters:,} bytes of theta and u)"
-    )
-    return [
-        Row(
-            name="bytes_per_token_vs_allreduce",
-            value=allreduce / ours,
-            unit="x less",
-            peer="bf16 AllReduce",
-            peer_value=1.0,
-            conditions=conditions,
-            goal=Goal(least=1_000),
-        ),
-        Row(
-            name="bytes_per_parameter",
-            value=payload_bytes / parameters,
-            unit="bytes",
-            peer="bf16 gradient",
-            peer_value=2.0,
-            conditions="one payload of every fragment over all parameters, the same in every exchange but the last, the"
-            f" flush, which takes {flush_bytes / parameters:.4f}; {with_flush / parameters:.4f} on average over"
-            f" {num_exchanges} exchanges and the flush",
-            goal=Goal(most=0.09),
-        ),
-    ]
-
-
-def make_speed_rows() -> list[Row]:
-    """Return codec and outer step, one thread, CPU seconds of the best of three."""
-    shape = (768, 3072)
-    generator = torch.Generator().manual_seed(0)
-    units = (torch.randn(shape, generator=generator) * 2**20).long()
-    slot = plan_slot(CodecKind.LOW_RANK_2BIT, "matrix", shape, rank=24, exponent=14)
-    codec = codec_of(slot)
-    first = codec.compress(units, slot, None, bytes(32))
-    compress = _measure(lambda: codec.compress(units, slot, first.warm, bytes(32)))
-    total = torch.zeros(shape, dtype=torch.int64)
-    add = _measure(lambda: total.add_(codec.decode(first.body, slot)[0]))
-    num_bytes = 4 * units.numel()
-    where = "768 x 3072, rank 24 (3 % of the width), fp32 bytes a CPU second, one thread, best of 3"
-    rows = [
-        Row(
-            name=name,
-            value=num_bytes / seconds / 1e9,
-            unit="GB/s",
-            peer="dense int8",
-            peer_value=num_bytes / peer / 1e9,
-            conditions=where,
-        )
-        for name, seconds, peer in (
-            ("codec_gb_s", compress, _measure_int8(units, is_compress=True)),
-            ("decode_and_sum_gb_s", add, _measure_int8(units, is_compress=False)),
-        )
-    ]
-    pieces = 10
-    theta = torch.randint(-(2**28), 2**28, (12_500_000,), generator=generator, dtype=torch.int32)
-    update = torch.randint(-(2**20), 2**20, (12_500_000,), generator=generator)
-    coefficients = OuterCoefficients(momentum_q15=20_000, rate_q15=30_000)
-    step = pieces * _measure(lambda: step_tensor(theta, theta, update, coefficients))
-    values = theta.float()
-    adamw = pieces * _measure(lambda: values.mul(0.9).add_(update.float()))
-    rows.append(
-        Row(
-            name="outer_step_125m_s",
-            value=step,
-            unit="s",
-            peer="the same in float32, not agreed",
-            peer_value=adamw,
-            conditions="ten tensors of 12.5M, momentum and step in int64, CPU seconds of one thread, best of 3",
-        )
-    )
-    return rows
-
-
-def _measure_int8(units: torch.Tensor, *, is_compress: bool) -> float:
-    slot: Slot = plan_slot(CodecKind.DENSE_INT8, "matrix", tuple(units.shape), rank=1, exponent=10)
-    codec = codec_of(slot)
-    body = codec.compress(units, slot, None, bytes(32)).body
-    if is_compress:
-        return _measure(lambda: codec.compress(units, slot, None, bytes(32)))
-    total = torch.zeros_like(units)
-    return _measure(lambda: total.add_(codec.decode(body, slot)[0]))
-
-
-def _measure(work: Callable[[], object]) -> float:
-    """Return the CPU seconds of one call, best of three: other processes take time, but no CPU time of ours."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return best
 
 
 if __name__ == "__main__":
