@@ -1,7 +1,7 @@
 """The middle of the shaped links: four real storage nodes and the board on which ranks meet, in one namespace.
 
-``main()`` with the argument FOLDER; prints one line of JSON with the board's port and the seats, and runs until its
-standard input is closed.  The board stands for the chain: who has committed which blob.
+``main()`` with the arguments FOLDER HOST; prints one line of JSON with the board's port and the seats, and runs until
+its standard input is closed.  The board stands for the chain: who has committed which blob.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from torch.distributed import TCPStore
 
-from benchmarks.link_namespaces import HUB_ADDRESS
 from benchmarks.store_fleet import run_fleet
 
 BOARD_SECONDS = 120.0
@@ -25,11 +24,10 @@ NUM_NODES = 4
 
 def main() -> None:
     """Serve until standard input ends."""
-    with run_fleet(Path(sys.argv[1]), NUM_NODES, host=HUB_ADDRESS) as fleet:
+    folder, host = Path(sys.argv[1]), sys.argv[2]
+    with run_fleet(folder, NUM_NODES, host=host) as fleet:
         committee = fleet.seat(NUM_NODES, 1)
-        board = TCPStore(
-            HUB_ADDRESS, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=BOARD_SECONDS)
-        )
+        board = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=BOARD_SECONDS))
         seats = [{"key": seat.key.hex(), "url": seat.url} for seat in committee.seats]
         print(json.dumps({"port": board.port, "seats": seats}), flush=True)
         sys.stdin.read()

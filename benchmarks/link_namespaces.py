@@ -51,6 +51,8 @@ class Links:
     """Name of the hub's namespace."""
     spokes: tuple[str, ...]
     """Names of the spokes'."""
+    paced_bits: int = 0
+    """What the ranks shape themselves: nothing, the kernel does."""
 
     def wrap(self, namespace: str, command: list[str]) -> list[str]:
         """Return the command that runs ``command`` inside a namespace."""
@@ -71,9 +73,7 @@ class Links:
 @contextmanager
 def make_links(num_spokes: int) -> Iterator[Links]:
     """Make the namespaces and links, and remove them. Raises `NoShapedLinks`."""
-    for tool in ("ip", "tc"):
-        if shutil.which(tool) is None:
-            raise NoShapedLinks(f"{tool} is not installed (Debian, Ubuntu: apt-get install iproute2)")
+    _check_tools()
     _remove_leftovers()
     prefix = f"{_PREFIX}{os.getpid()}"
     links = Links(hub=f"{prefix}hub", spokes=tuple(f"{prefix}s{index}" for index in range(num_spokes)))
@@ -95,21 +95,33 @@ def make_links(num_spokes: int) -> Iterator[Links]:
 
 
 def enter_user_namespace(module: str) -> None:
-    """Without root: start ``module`` again inside a user namespace of its own, where it may make networks."""
-    if os.geteuid() == 0 or _INSIDE in sys.argv or shutil.which("unshare") is None:
+    """Without root: start ``module`` again inside a user namespace of its own, where it may make networks.
+
+    Raises `NoShapedLinks`, before anything has changed, where it may not.
+    """
+    if os.geteuid() == 0 or _INSIDE in sys.argv:
         sys.argv = [argument for argument in sys.argv if argument != _INSIDE]
         return
-    again = 'mount -t tmpfs tmpfs /run && exec "$@"'
+    _check_tools()
+    if shutil.which("unshare") is None:
+        raise NoShapedLinks("not root, and unshare is not installed (Debian, Ubuntu: apt-get install util-linux)")
+    enter = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
+    _run([*enter, "true"])
+    again = 'ip link set lo up && mount -t tmpfs tmpfs /run && exec "$@"'
     command = [sys.executable, "-m", module, *sys.argv[1:], _INSIDE]
-    os.execvp(
-        "unshare", ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", again, "sh", *command]
-    )
+    os.execvp("unshare", [*enter, "sh", "-c", again, "sh", *command])
 
 
 def read_link_bytes() -> tuple[int, int]:
     """Return what this namespace's uplink has sent and received, as the kernel counts it: whole frames."""
     folder = Path("/sys/class/net/uplink/statistics")
     return int((folder / "tx_bytes").read_text()), int((folder / "rx_bytes").read_text())
+
+
+def _check_tools() -> None:
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise NoShapedLinks(f"{tool} is not installed (Debian, Ubuntu: apt-get install iproute2)")
 
 
 def _remove_leftovers() -> None:

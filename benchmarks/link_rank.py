@@ -1,9 +1,10 @@
 """One worker behind a shaped link: it trains as it is told, by several schemes, and says how long that took.
 
-``main()`` with the arguments RANK BOARD_PORT SEATS.json FOLDER; then each line of JSON on standard input is a task
-``{"kind", "num_steps", "local_steps", "num_points"}`` and is answered by a line of JSON.  AllReduce is torch's own
-DDP with its bf16 hook over gloo; DiLoCo averages whole bf16 pseudo-gradients over gloo; ours is the worker's engine,
-which disperses to and reads from real storage nodes in another thread, with its state made durable each round.
+``main()`` with the arguments RANK BOARD_PORT SEATS.json FOLDER HOST DEVICE; then each line of JSON on standard input is
+a `Task` and is answered by a line of JSON, a `Result`.  Where DEVICE is the loopback, the rank shapes itself
+(`link_user`).  AllReduce is torch's own DDP with its bf16 hook over gloo; DiLoCo averages whole bf16 pseudo-gradients
+over gloo; ours is the worker's engine, which disperses to and reads from real storage nodes in another thread, with its
+state made durable each round.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +26,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.link_namespaces import HUB_ADDRESS, read_link_bytes
+from benchmarks.link_namespaces import read_link_bytes
+from benchmarks.link_user import DEVICE, PacedExchange, PacedLink, exchange_paced, reduce_paced
 from benchmarks.store_fleet import EXPIRY, GENESIS
 from da.blocking import BlobClient
 from da.core.certificate import decode_certificate, encode_certificate
@@ -81,6 +84,8 @@ class Task:
     """H; ring: messages that the bytes are sent in."""
     num_points: int = 0
     """Held-out losses along the way, computed after the clock has stopped."""
+    paced_bits: int = 0
+    """Bits a second that a rank on the loopback keeps to; 0: no limit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +95,7 @@ class Result:
     seconds: float = 0.0
     """From a meeting of the ranks to the end of this rank's last step."""
     up_bytes: int = 0
-    """Sent in that time, as the kernel counts."""
+    """Sent in that time, as the kernel counts; on the loopback as they would stand on the wire."""
     down_bytes: int = 0
     """Received."""
     points: list[tuple[int, float]] = field(default_factory=list)
@@ -123,12 +128,15 @@ def make_recipe(num_steps: int, local_steps: int, fragments: int) -> Recipe:
 class LinkRank:
     """A rank with its connections."""
 
-    def __init__(self, rank: int, port: int, seats: list[dict[str, str]], folder: Path) -> None:
-        """Meet the others."""
+    def __init__(
+        self, rank: int, port: int, seats: list[dict[str, str]], folder: Path, host: str, link: PacedLink | None
+    ) -> None:
+        """Meet the others; with a ``link`` wait for it."""
         self._rank = rank
         self._folder = folder
+        self._link = link
         timeout = timedelta(seconds=BOARD_SECONDS)
-        self._board = dist.TCPStore(HUB_ADDRESS, port, is_master=False, timeout=timeout)
+        self._board = dist.TCPStore(host, port, is_master=False, timeout=timeout)
         gloo = dist.PrefixStore("gloo", self._board)
         dist.init_process_group("gloo", store=gloo, rank=rank, world_size=NUM_RANKS, timeout=timeout)
         self._blobs = BlobClient()
@@ -164,14 +172,17 @@ class LinkRank:
         recipe = make_recipe(
             task.num_steps if task.kind not in ("flow", "ring") else 1, task.local_steps, FRAGMENTS if is_ours else 1
         )
+        if self._link is not None:
+            self._link.set_rate(task.paced_bits)
+        read_bytes = read_link_bytes if self._link is None else self._link.read_bytes
         result, seen = Result(), list[tuple[int, Callable[[], CanonicalState]]]()
         train = run[task.kind](task, recipe, result, seen)
         dist.barrier()
-        up, down = read_link_bytes()
+        up, down = read_bytes()
         started = time.perf_counter()
         train()
         result.seconds = time.perf_counter() - started
-        up_after, down_after = read_link_bytes()
+        up_after, down_after = read_bytes()
         result.up_bytes, result.down_bytes = up_after - up, down_after - down
         self._finish()
         self._finish = lambda: None
@@ -217,7 +228,12 @@ class LinkRank:
         inner, genesis = InnerLoop(recipe, torch.device("cpu")), create_genesis(recipe)
         inner.set_weights(dequantise(genesis))
         parallel = DistributedDataParallel(inner.model)
-        parallel.register_comm_hook(None, bf16_compress_hook)
+        if self._link is None:
+            parallel.register_comm_hook(None, bf16_compress_hook)
+        else:
+            paced = PacedExchange(self._link, NUM_RANKS)
+            parallel.register_comm_hook(paced, exchange_paced)
+            self._finish = paced.close
         inner.model = parallel
         step = self._steps(recipe, inner)
 
@@ -244,7 +260,10 @@ class LinkRank:
                 if (index + 1) % task.local_steps == 0:
                     local = torch.cat([weight.detach().reshape(-1) for weight in weights])
                     delta = (anchor - local).to(torch.bfloat16)
-                    dist.all_reduce(delta)
+                    if self._link is None:
+                        dist.all_reduce(delta)
+                    else:
+                        reduce_paced(self._link, delta, NUM_RANKS)
                     mean = delta.float() / NUM_RANKS
                     momentum.mul_(OUTER_MOMENTUM).add_(mean)
                     anchor.sub_(OUTER_RATE * (mean + OUTER_MOMENTUM * momentum))
@@ -266,9 +285,10 @@ class LinkRank:
 
         def exchange(t: int, payload: bytes) -> Settlement:
             before = pending[t - 1].result().state if t else genesis
-            certificate = self._blobs.disperse(
-                payload, committee=self._committee, genesis_hash=GENESIS, tier=Tier.TEMPORARY, expiry=EXPIRY
-            )
+            with self._carried():
+                certificate = self._blobs.disperse(
+                    payload, committee=self._committee, genesis_hash=GENESIS, tier=Tier.TEMPORARY, expiry=EXPIRY
+                )
             self._board.set(f"{name}/{t}/{self._rank}", encode_certificate(certificate))
             payloads = []
             for other in range(NUM_RANKS):
@@ -276,9 +296,9 @@ class LinkRank:
                     payloads.append(payload)
                     continue
                 blob = decode_certificate(self._board.get(f"{name}/{t}/{other}")).terms.blob
-                payloads.append(
-                    bytes(self._blobs.retrieve(blob, committee=self._committee, max_bytes=len(payload)).data)
-                )
+                with self._carried():
+                    got = self._blobs.retrieve(blob, committee=self._committee, max_bytes=len(payload))
+                payloads.append(bytes(got.data))
             done = settle(recipe, before, t, payloads, rank=RANK, local_steps=task.local_steps)
             done.state.root()
             return done
@@ -303,10 +323,30 @@ class LinkRank:
         self._finish = finish
         return train
 
+    @contextmanager
+    def _carried(self) -> Iterator[None]:
+        """Wait for the link to carry what the stores' client moves meanwhile."""
+        started, sent, received = time.monotonic(), self._blobs.bytes_sent, self._blobs.bytes_received
+        yield
+        if self._link is not None:
+            up_bytes, down_bytes = self._blobs.bytes_sent - sent, self._blobs.bytes_received - received
+            self._link.carry(started, up_bytes=up_bytes, down_bytes=down_bytes)
+
     def _flow(self, task: Task, recipe: Recipe, result: Result, seen: list[Any]) -> Callable[[], None]:
         """One flow from rank 0 to rank 1, after a small one that opens the connection."""
         data = torch.zeros(task.num_steps, dtype=torch.uint8)
-        move = (lambda piece: dist.send(piece, 1)) if self._rank == 0 else (lambda piece: dist.recv(piece, 0))
+        is_sender = self._rank == 0
+
+        def move(piece: torch.Tensor) -> None:
+            started = time.monotonic()
+            if is_sender:
+                dist.send(piece, 1)
+            else:
+                dist.recv(piece, 0)
+            if self._link is not None:
+                up, down = (piece.numel(), 0) if is_sender else (0, piece.numel())
+                self._link.carry(started, up_bytes=up, down_bytes=down)
+
         move(data[:16])
         return lambda: move(data)
 
@@ -320,6 +360,7 @@ class LinkRank:
         other = 1 - self._rank
 
         def move() -> None:
+            started = time.monotonic()
             arriving: list[Any] = []
             leaving: list[Any] = []
             for index, piece in enumerate(pieces):
@@ -329,6 +370,8 @@ class LinkRank:
                 leaving.append(dist.isend(piece, other))
             for each in (*arriving[-AHEAD:], *leaving):
                 each.wait()
+            if self._link is not None:
+                self._link.carry(started, up_bytes=task.num_steps, down_bytes=task.num_steps)
 
         return move
 
@@ -341,10 +384,12 @@ def _is_point(task: Task, steps: int) -> bool:
 def main() -> None:
     """Do tasks until standard input ends."""
     rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[4])
+    host, device = sys.argv[5], sys.argv[6]
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]})
-    os.environ["GLOO_SOCKET_IFNAME"] = "uplink"
+    os.environ["GLOO_SOCKET_IFNAME"] = device
     torch.set_num_threads(1)
-    me = LinkRank(rank, port, json.loads(Path(sys.argv[3]).read_text()), folder)
+    link = PacedLink() if device == DEVICE else None
+    me = LinkRank(rank, port, json.loads(Path(sys.argv[3]).read_text()), folder, host, link)
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         result = me.work(Task(**json.loads(line)))

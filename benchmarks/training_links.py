@@ -2,10 +2,12 @@
 
 ``python -m benchmarks.training_links`` makes two workers, each in a network namespace behind a veth that the kernel
 shapes to 1 Gbps, 100 and 10 Mbps (`link_namespaces`), pins each to one core, and writes
-``benchmarks/results/training_links.json``.  Utilisation is the time that the inner steps alone would have taken,
-measured in the same place just before and after, over the time it took.  Each figure is compared with what the model
-of speed (``training/core/throughput.py``) says.  Its terms are measured apart from it: what a plain flow and the plain
-messages of a ring take on the link, and what a method spends beside compute and bytes where there is no shaper.
+``benchmarks/results/training_links.json``.  Where the kernel allows no such links, or with ``--shaper user``, the
+workers meet on the loopback and wait as long as a link would need (`link_user`).  *Ours* is AdamW with low rank 2-bit,
+as in the recipes from 125M up, not the small recipes' default.  Utilisation is the time that the inner steps alone
+would have taken, measured in the same place just before and after, over the time it took.  Each figure is compared with
+what the model of speed (``training/core/throughput.py``) says.  Its terms are measured apart from it: what a plain flow
+and the plain messages of a ring take on the link, and what a method spends beside compute and bytes without a shaper.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.link_namespaces import Links, NoShapedLinks, enter_user_namespace, make_links
+from benchmarks.link_namespaces import HUB_ADDRESS, Links, NoShapedLinks, enter_user_namespace, make_links
 from benchmarks.link_rank import FRAGMENTS, NUM_RANKS, RANK, Task, make_recipe
-from benchmarks.report import Row, write_report
+from benchmarks.link_user import DEVICE, HOST, UserLinks
+from benchmarks.report import Goal, Row, write_report
 from training.core.layout import build_layout
 from training.core.throughput import BF16_BYTES, Cluster, OuterLoop, compute_step_seconds
 
@@ -60,6 +63,18 @@ NUM_POINTS = 8
 
 STOP_SECONDS = 10.0
 """For a process to end when its input does."""
+
+LEAST_KEPT, MOST_ALLREDUCE, MOST_ERROR_PCT = 0.95, 0.05, 15.0
+"""Goals: of ours' own speed, where AllReduce's compute has so small a share; and how far the model of speed is off."""
+
+THIN_LINKS = ("100mbps", "10mbps")
+"""Where the goals for ours and for AllReduce hold."""
+
+SHAPED_BY = {
+    "kernel": "veth and TBF in both directions",
+    "user": "shaped in user space, by waiting: loopback, bytes counted with their frames, each direction a queue",
+}
+"""For the conditions, by shaper."""
 
 HUB = "from benchmarks.link_hub import main; main()"
 WORKER = "from benchmarks.link_rank import main; main()"
@@ -108,16 +123,18 @@ class LinkAlone:
 class Ranks:
     """The two workers, told what to do."""
 
-    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+    def __init__(self, processes: list[subprocess.Popen[str]], links: Links | UserLinks) -> None:
         """Wait until they have met."""
         self._processes = processes
+        self._links = links
         for process in processes:
             _read_line(process)
 
     def work(self, task: Task) -> list[dict[str, Any]]:
         """Have both do one task; return both answers."""
+        told = json.dumps(asdict(replace(task, paced_bits=self._links.paced_bits)))
         for process in self._processes:
-            _input(process).write(json.dumps(asdict(task)) + "\n")
+            _input(process).write(told + "\n")
             _input(process).flush()
         return [_read_line(process) for process in self._processes]
 
@@ -153,30 +170,49 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=NUM_STEPS, help="inner steps of DiLoCo and ours on a shaped link")
+    parser.add_argument("--free-steps", type=int, default=CURVE_STEPS, help="inner steps of each without a shaper")
+    parser.add_argument("--link", action="append", default=[], choices=RATES, help="only this one; may be given again")
+    parser.add_argument(
+        "--shaper",
+        choices=("auto", *SHAPED_BY),
+        default="auto",
+        help="auto: the kernel, or the ranks themselves where it may not",
+    )
     options, _ = parser.parse_known_args()
-    enter_user_namespace("benchmarks.training_links")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is removed
+    rates = {link: rate for link, rate in RATES.items() if link in options.link or not options.link}
+    steps = (options.steps, options.free_steps)
     try:
+        if options.shaper == "user":
+            raise NoShapedLinks("--shaper user")
+        enter_user_namespace("benchmarks.training_links")
         with make_links(NUM_RANKS) as links, _start(links) as ranks:
-            rows = measure_all(links, ranks, options.steps)
+            rows = measure_all(links, ranks, rates, *steps)
     except NoShapedLinks as error:
-        sys.exit(f"no shaped links here, so no figures of throughput: {error}")
+        if options.shaper == "kernel":
+            sys.exit(f"no links shaped by the kernel, so no figures of throughput: {error}; next: --shaper user")
+        print(f"links are shaped in user space, by waiting, and not by the kernel: {error}", flush=True)
+        waiting = UserLinks(NUM_RANKS)
+        with _start(waiting) as ranks:
+            rows = measure_all(waiting, ranks, rates, *steps)
     write_report("training_links", rows)
 
 
-def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
+def measure_all(
+    links: Links | UserLinks, ranks: Ranks, rates: dict[str, int], num_steps: int, num_free_steps: int
+) -> list[Row]:
     """Return the rows of all methods over all links."""
     measured: dict[tuple[str, str], Measured] = {}
     links_alone: dict[str, LinkAlone] = {}
-    chosen = {link: {"allreduce": few, "diloco": num_steps, "ours": num_steps} for link, few in ALLREDUCE_STEPS.items()}
-    for link, rate in {"unshaped": 0, **RATES}.items():
+    chosen = {link: {"allreduce": ALLREDUCE_STEPS[link], "diloco": num_steps, "ours": num_steps} for link in rates}
+    for link, rate in {"unshaped": 0, **rates}.items():
         links.set_rate(rate)
         links_alone[link] = ranks.measure_link(rate, ALLREDUCE_STEPS.get(link, UNSHAPED_EXCHANGES))
         print(f"{link:9s} {links_alone[link]}", flush=True)
         for method in ("allreduce", "diloco", "ours"):
             task = Task(
                 kind=method,
-                num_steps=chosen[link][method] if rate else CURVE_STEPS,
+                num_steps=chosen[link][method] if rate else num_free_steps,
                 local_steps=LOCAL_STEPS,
                 num_points=0 if rate else NUM_POINTS,
             )
@@ -188,30 +224,35 @@ def measure_all(links: Links, ranks: Ranks, num_steps: int) -> list[Row]:
                 flush=True,
             )
     links.set_rate(0)
-    return make_rows(measured, links_alone)
+    return make_rows(measured, links_alone, rates, SHAPED_BY["kernel" if isinstance(links, Links) else "user"])
 
 
-def make_rows(measured: dict[tuple[str, str], Measured], links_alone: dict[str, LinkAlone]) -> list[Row]:
+def make_rows(
+    measured: dict[tuple[str, str], Measured], links_alone: dict[str, LinkAlone], rates: dict[str, int], shaped_by: str
+) -> list[Row]:
     """Return utilisation, kept speed, time to a loss, bytes, and the model's error."""
     recipe = make_recipe(NUM_STEPS, LOCAL_STEPS, FRAGMENTS)
     parameters = count_parameters()
     conditions = (
-        f"{parameters} parameters, D {NUM_RANKS}, a core each, H {LOCAL_STEPS}, F {FRAGMENTS}, rank {RANK},"
-        f" {recipe.inner.batch_size} x {recipe.model.context} tokens a step, bf16 gradients and pseudo-gradients,"
-        " veth and TBF in both directions"
+        f"{parameters} parameters, D {NUM_RANKS}, a core each, H {LOCAL_STEPS},"
+        f" {recipe.inner.batch_size} x {recipe.model.context} tokens a step, AdamW in all, bf16 gradients and"
+        f" pseudo-gradients; ours: F {FRAGMENTS}, low rank 2-bit at r {RANK}, not the small recipes' default;"
+        f" {shaped_by}"
     )
     rows = []
-    for link in RATES:
+    for link in rates:
         peer = measured["allreduce", link].utilisation
         for method in ("ours", "diloco", "allreduce"):
             each = measured[method, link]
             detail = f"{each.step_seconds * 1e3:.2f} ms a step, {each.compute_seconds * 1e3:.2f} of inner steps alone"
             name = f"utilisation_{method}_{link}"
-            rows.append(_make_row(name, each.utilisation, "share", "AllReduce", peer, f"{detail}; {conditions}"))
+            is_aim = method == "allreduce" and link in THIN_LINKS
+            goal = Goal(most=MOST_ALLREDUCE) if is_aim else None
+            rows.append(_make_row(name, each.utilisation, "share", "AllReduce", peer, f"{detail}; {conditions}", goal))
         rows.append(_make_kept_row(measured, link, conditions))
         rows.extend(_make_time_rows(measured, link, conditions))
         rows.append(_make_byte_row(measured, link, conditions))
-    rows.append(_make_error_row(measured, links_alone, parameters, conditions))
+    rows.append(_make_error_row(measured, links_alone, rates, parameters, conditions))
     return rows
 
 
@@ -221,7 +262,8 @@ def _make_kept_row(measured: dict[tuple[str, str], Measured], link: str, conditi
         for method in ("ours", "allreduce")
     }
     name = f"speed_kept_ours_{link}"
-    return _make_row(name, kept["ours"], "of unshaped", "AllReduce", kept["allreduce"], conditions)
+    goal = Goal(least=LEAST_KEPT) if link in THIN_LINKS else None
+    return _make_row(name, kept["ours"], "of unshaped", "AllReduce", kept["allreduce"], conditions, goal)
 
 
 def _make_time_rows(measured: dict[tuple[str, str], Measured], link: str, conditions: str) -> list[Row]:
@@ -234,7 +276,7 @@ def _make_time_rows(measured: dict[tuple[str, str], Measured], link: str, condit
     detail = f"to {target:.3f} nats a byte, held out; steps of a run without a shaper times a step's time here"
     return [
         _make_row(
-            f"seconds_to_loss_{method}_{link}",
+            f"seconds_to_loss_as_steps_by_step_time_{method}_{link}",
             seconds[method],
             "s",
             "AllReduce",
@@ -247,16 +289,20 @@ def _make_time_rows(measured: dict[tuple[str, str], Measured], link: str, condit
 
 def _make_byte_row(measured: dict[tuple[str, str], Measured], link: str, conditions: str) -> Row:
     ours, theirs = measured["ours", link].bytes_a_step, measured["allreduce", link].bytes_a_step
-    detail = "sent and received by one worker, /sys/class/net/uplink/statistics; ours with storage nodes, n/k = 2"
+    detail = "sent and received by one worker, frames included; ours with storage nodes, n/k = 2"
     return _make_row(f"link_bytes_a_step_{link}", ours, "bytes", "AllReduce", theirs, f"{detail}; {conditions}")
 
 
 def _make_error_row(
-    measured: dict[tuple[str, str], Measured], links_alone: dict[str, LinkAlone], parameters: int, conditions: str
+    measured: dict[tuple[str, str], Measured],
+    links_alone: dict[str, LinkAlone],
+    rates: dict[str, int],
+    parameters: int,
+    conditions: str,
 ) -> Row:
     """Return the largest deviation of a measured step from the model's, over all links and methods."""
     errors = {}
-    for link, rate in RATES.items():
+    for link, rate in rates.items():
         for method in ("allreduce", "diloco", "ours"):
             predicted = predict_step_seconds(
                 method,
@@ -271,15 +317,16 @@ def _make_error_row(
     shares = ", ".join(
         f"{link} {links_alone[link].compute_flow_goodput(rate):.3f} / "
         f"{links_alone[link].compute_ring_goodput(rate, parameters):.3f}"
-        for link, rate in RATES.items()
+        for link, rate in rates.items()
     )
     return _make_row(
         "model_error_pct",
         max(abs(error) for error in errors.values()),
         "%",
         "goal",
-        15.0,
+        MOST_ERROR_PCT,
         f"largest of: {listed}; goodput of one flow / of a ring's messages: {shares}; {conditions}",
+        Goal(most=MOST_ERROR_PCT),
     )
 
 
@@ -335,16 +382,19 @@ def count_parameters() -> int:
     return build_layout(make_recipe(NUM_STEPS, LOCAL_STEPS, FRAGMENTS)).num_parameters
 
 
-def _make_row(name: str, value: float, unit: str, peer: str, peer_value: float, conditions: str) -> Row:
-    return Row(name=name, value=value, unit=unit, peer=peer, peer_value=peer_value, conditions=conditions)
+def _make_row(
+    name: str, value: float, unit: str, peer: str, peer_value: float, conditions: str, goal: Goal | None = None
+) -> Row:
+    return Row(name=name, value=value, unit=unit, peer=peer, peer_value=peer_value, conditions=conditions, goal=goal)
 
 
 @contextmanager
-def _start(links: Links) -> Iterator[Ranks]:
-    """Start hub and ranks inside their namespaces, and end them."""
+def _start(links: Links | UserLinks) -> Iterator[Ranks]:
+    """Start hub and ranks inside their namespaces, or on the loopback, and end them."""
+    host, device = (HUB_ADDRESS, "uplink") if isinstance(links, Links) else (HOST, DEVICE)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="archipelago-links-")))
-        hub = _spawn(stack, links.wrap(links.hub, [sys.executable, "-c", HUB, str(folder)]), folder / "hub.log")
+        hub = _spawn(stack, links.wrap(links.hub, [sys.executable, "-c", HUB, str(folder), host]), folder / "hub.log")
         said = _read_line(hub)
         seats = folder / "seats.json"
         seats.write_text(json.dumps(said["seats"]))
@@ -352,9 +402,10 @@ def _start(links: Links) -> Iterator[Ranks]:
         for rank, spoke in enumerate(links.spokes):
             home = folder / f"rank{rank}"
             home.mkdir()
-            command = [sys.executable, "-c", WORKER, str(rank), str(said["port"]), str(seats), str(home)]
+            places = [str(seats), str(home), host, device]
+            command = [sys.executable, "-c", WORKER, str(rank), str(said["port"]), *places]
             processes.append(_spawn(stack, links.wrap(spoke, command), folder / f"rank{rank}.log"))
-        yield Ranks(processes)
+        yield Ranks(processes, links)
 
 
 def _spawn(stack: ExitStack, command: list[str], log: Path) -> subprocess.Popen[str]:
