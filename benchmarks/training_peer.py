@@ -3,35 +3,34 @@
 ``python -m benchmarks.training_peer`` installs torchft (PyPI) into an environment of its own under ``.cache`` that
 borrows this one's torch, runs its DiLoCo as its documentation has it (a lighthouse, a manager a replica, Nesterov at
 0.7 and 0.9, fp32 over gloo), then ours from the same start and samples: with its outer steps, uncompressed; with our
-default outer loop around the same AdamW; and our default, with Muon inside (`quality_methods`).
+default outer loop around the same AdamW; and our default, with Muon inside (`quality_methods`).  Both have a process a
+worker and gloo between them (`peer_torchft`, `peer_ours`).
 Writes ``benchmarks/results/training_peer.json``.  Speed is inner steps a CPU second and worker, exchange and outer step
-included: other programs on the machine take time, but no CPU time of ours.
+included on both sides: other programs on the machine take time, but no CPU time of ours.  Without the peer it ends with
+code 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import site
 import subprocess
 import sys
 import tempfile
-import time
 import venv
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import torch
 
 from benchmarks.peer_torchft import OUTER_MOMENTUM, OUTER_RATE, PeerTask
 from benchmarks.quality_methods import METHODS, Scenario, make_recipe
 from benchmarks.report import Row, write_report
 from training.core.layout import build_layout
 from training.core.recipe import Recipe
-from training.data.corpus import Corpus, load_corpus
-from training.evaluation import evaluate_state
 from training.recipes.writing import write_recipe
-from training.simulate import simulate
 
 PEER = "torchft==0.2.0"
 """What is compared with."""
@@ -39,8 +38,11 @@ PEER = "torchft==0.2.0"
 ENVIRONMENT = Path(__file__).parent.parent / ".cache" / "peer-torchft"
 """Where it is installed; removed by `make distclean`."""
 
-RUN = "from benchmarks.peer_torchft import main; main()"
+RUN_PEER = "from benchmarks.peer_torchft import main; main()"
 """What its interpreter runs."""
+
+RUN_OURS = "from benchmarks.peer_ours import main; main()"
+"""What this one does."""
 
 INSTALL_SECONDS, RUN_SECONDS = 300.0, 600.0
 """Longest waits."""
@@ -60,7 +62,7 @@ OURS = {
 
 
 class NoPeer(Exception):
-    """torchft cannot be had here."""
+    """torchft cannot be had here, or one side did not come to an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +81,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="inner steps of each worker")
     parser.add_argument("--local-steps", type=int, default=20, help="H")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     scenario = Scenario(
         name="peer", methods=(), num_workers=NUM_WORKERS, num_steps=options.steps, local_steps=options.local_steps
     )
     recipes = {name: make_recipe(METHODS[method], scenario, 0) for name, (method, _) in OURS.items()}
     common = recipes["ours_classic"]
-    corpus = load_corpus(common.data)
     try:
-        peer = run_peer(install_peer(), common, options.steps)
+        peer = run(install_peer(), RUN_PEER, common, options.steps)
+        ours = {name: run(Path(sys.executable), RUN_OURS, each, options.steps) for name, each in recipes.items()}
     except NoPeer as error:
-        sys.exit(f"no peer on the same work: {error}")
-    ours = {name: run_ours(recipe, corpus) for name, recipe in recipes.items()}
+        sys.exit(f"no figures beside a peer: {error}")
     write_report("training_peer", make_rows(common, options.steps, peer, ours))
 
 
@@ -112,26 +112,33 @@ def install_peer() -> Path:
     return python
 
 
-def run_peer(python: Path, recipe: Recipe, num_steps: int) -> Run:
-    """Train by torchft. Raises `NoPeer`."""
+def run(python: Path, code: str, recipe: Recipe, num_steps: int) -> Run:
+    """Train with an interpreter's code, and end all that it started. Raises `NoPeer`."""
     task = PeerTask(recipe=write_recipe(recipe), num_steps=num_steps, num_workers=NUM_WORKERS)
     with tempfile.TemporaryDirectory(prefix="archipelago-peer-") as folder:
         path = Path(folder) / "task.json"
         path.write_text(json.dumps(asdict(task)))
-        command = [str(python), "-c", RUN, str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
-    if done.returncode:
-        raise NoPeer(f"{PEER} failed: {done.stderr.strip()[-2000:]}")
-    said = json.loads(done.stdout.splitlines()[-1])
+        log = Path(folder) / "log"
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [str(python), "-c", code, str(path)],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,  # so that its workers can be ended with it
+            )
+        try:
+            output, _ = process.communicate(timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise NoPeer(f"`{code}` did not end in {RUN_SECONDS:.0f} s") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if process.returncode:
+            raise NoPeer(f"`{code}` failed: {log.read_text().strip()[-2000:]}")
+    said = json.loads(output.splitlines()[-1])
     return Run(loss=said["loss"], cpu_seconds=said["cpu_seconds"])
-
-
-def run_ours(recipe: Recipe, corpus: Corpus) -> Run:
-    """Train by our rounds, both workers in turn; the sum that every worker computes is counted for one of them."""
-    started = time.process_time()
-    state, _ = simulate(recipe, corpus, NUM_WORKERS)
-    spent = time.process_time() - started
-    return Run(loss=evaluate_state(recipe, state, corpus), cpu_seconds=spent / NUM_WORKERS)
 
 
 def make_rows(recipe: Recipe, num_steps: int, peer: Run, ours: dict[str, Run]) -> list[Row]:
@@ -139,7 +146,9 @@ def make_rows(recipe: Recipe, num_steps: int, peer: Run, ours: dict[str, Run]) -
     conditions = (
         f"{build_layout(recipe).num_parameters} parameters, D {NUM_WORKERS}, H {recipe.rounds.local_steps},"
         f" {num_steps} steps a worker, batch {recipe.inner.batch_size} x {recipe.model.context} bytes, seed 0,"
-        f" {PEER}, fp32, outer Nesterov {OUTER_RATE} and {OUTER_MOMENTUM}"
+        f" {PEER}, fp32, outer Nesterov {OUTER_RATE} and {OUTER_MOMENTUM}; both: a process a worker, gloo over the"
+        " loopback, CPU seconds of a worker's process, exchange and outer step included; torchft's lighthouse and our"
+        " chain, stores and saved state are not"
     )
     rows = []
     for name, run in ours.items():
