@@ -290,8 +290,8 @@ class Sender:
         self._release(free)
 
     def _outcome(self, transaction_hash: bytes, receipt: dict[str, Any]) -> Outcome:
-        height, gas_used = int(receipt["blockNumber"], 16), int(receipt["gasUsed"], 16)
-        if int(receipt["status"], 16) == 0:
+        height, gas_used = read_quantity(receipt["blockNumber"]), read_quantity(receipt["gasUsed"])
+        if read_quantity(receipt["status"]) == 0:
             known = decode_error(read_bytes(receipt.get("revertReason", "0x")))
             if known is not None:
                 raise known
@@ -301,7 +301,7 @@ class Sender:
             transaction_hash=transaction_hash,
             height=height,
             gas_used=gas_used,
-            fee=gas_used * int(receipt["effectiveGasPrice"], 16),
+            fee=gas_used * read_quantity(receipt["effectiveGasPrice"]),
             events=tuple(event for event in decoded if event is not None),
         )
 

@@ -45,7 +45,7 @@ def read_core_height(ask: Ask) -> int:
     """Return the newest block of CometBFT, which the application replays up to; raises what ``ask`` does."""
     try:
         return int(ask("status", {})["sync_info"]["latest_block_height"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise RpcError(-32603, f"no status of CometBFT: {error}") from error
 
 
@@ -59,7 +59,7 @@ def read_votes(ask: Ask) -> Votes:
         powers = {str(each["address"]): int(each["voting_power"]) for each in listed}
         votes = ask("commit", {"height": str(height)})["signed_header"]["commit"]["signatures"]
         signed = {str(vote["validator_address"]) for vote in votes if vote["block_id_flag"] == _COMMITTED}
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no status of CometBFT: {error}") from error
     silent = [item for item in powers.items() if item[0] not in signed]
     silent = silent or [item for item in powers.items() if item[0] != own]

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from contracts.bindings.errors import ChainUnreachable
-from contracts.bindings.standstill import STILL_SECONDS, BlockWatch, describe_votes, read_votes, watch_for_block
+from contracts.bindings.errors import ChainUnreachable, RpcError
+from contracts.bindings.standstill import (
+    STILL_SECONDS,
+    BlockWatch,
+    describe_votes,
+    read_core_height,
+    read_votes,
+    watch_for_block,
+)
 
 
 def make_ask(powers: Mapping[str, int], signed: str, own: str = "A") -> Any:
@@ -50,9 +57,23 @@ def test_a_node_whose_own_power_suffices_is_sent_to_its_log() -> None:
     assert "this node's own validator has 11: it should go on; next: read that node's log" in said
 
 
-def test_invalid_status() -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        [],
+        None,
+        "x",
+        {"sync_info": {"latest_block_height": float("inf")}},
+        {"sync_info": {"latest_block_height": []}},
+    ],
+)
+def test_invalid_status(answer: Any) -> None:
+    """Infinity is what 1e999 in JSON reads as."""
     with pytest.raises(ValueError, match="no status of CometBFT"):
-        read_votes(lambda method, params: {})
+        read_votes(lambda method, params: answer)
+    with pytest.raises(RpcError, match="no status of CometBFT"):
+        read_core_height(lambda method, params: answer)
 
 
 class Clock:
