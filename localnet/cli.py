@@ -57,6 +57,8 @@ STILL_DETACH_SECONDS = 20.0
 """`up --detach` waits this long, of them, for a chain that stands still; on a busy machine it may only be slow."""
 LOOPBACK = "127.0.0.1"
 """Where a devnet listens unless told otherwise: only this machine reaches it."""
+WRONG_INPUT_EXIT = 2
+"""Exit code for an argument that no retry makes right, as with `trainer`."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -178,15 +180,18 @@ def fund(
         wanted = Decimal(tokens)
         amount = int(wanted * WEI_PER_TOKEN) if wanted.is_finite() else 0
         if amount <= 0:
-            fail(f"--tokens is {tokens}, expected more than 0; next: such as 1000 or 0.5")
+            fail(f"--tokens is {tokens}, expected more than 0; next: such as 1000 or 0.5", WRONG_INPUT_EXIT)
         address = parse_address(address)
+    except InvalidOperation:
+        fail(f"--tokens is {tokens!r}, expected a number; next: such as 1000 or 0.5", WRONG_INPUT_EXIT)
+    except ValueError as error:
+        fail(str(error), WRONG_INPUT_EXIT)
+    try:
         record = load_up(home)
         outcome = send_from_faucet(record, address, amount)
         client = ChainClient([record.rpc_url])
         balance = client.balance(address)
         client.close()
-    except InvalidOperation:
-        fail(f"--tokens is {tokens!r}, expected a number; next: such as 1000 or 0.5")
     except (LocalnetError, BindingError, ValueError) as error:
         fail(str(error))
     if as_json:
@@ -433,10 +438,10 @@ def describe_other_port(url: str, wished_port: int) -> str:
     return busy + setting
 
 
-def fail(message: str | Exception) -> NoReturn:
-    """Print why and what next on stderr, and end with exit code 1."""
+def fail(message: str | Exception, exit_code: int = 1) -> NoReturn:
+    """Print why and what next on stderr, and end with an exit code: 1, or 2 where a retry changes nothing."""
     print(describe_failure(message if isinstance(message, Exception) else LocalnetError(message)), file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(exit_code)
 
 
 def main() -> None:

@@ -206,6 +206,8 @@ def _count_activations(recipe: Recipe, samples: int, num_layers: int, *, has_log
 
 def _gb(num_bytes: float) -> str:
     """Write bytes of models large and small, in GB where there is one."""
+    if num_bytes < 1e5:
+        return f"{num_bytes / 1e3:.2f} kB"
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
@@ -227,6 +229,6 @@ def describe_short_disk(needs: Needs, folder: Path, free_bytes: int) -> str | No
     if free_bytes >= needed:
         return None
     return (
-        f"{folder} has {free_bytes / 1e9:.2f} GB free, a worker of this size may need {needed / 1e9:.2f} GB; "
+        f"{folder} has {_gb(free_bytes)} free, a worker of this size may need {_gb(needed)}; "
         "free some, or give another --home: without room it trains on, and a crash costs what was not saved"
     )

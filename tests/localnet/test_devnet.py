@@ -251,5 +251,5 @@ def test_invalid_address_is_refused_with_the_next_step(address: str, words: str,
         timeout=DEADLINE_SECONDS,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr

@@ -187,9 +187,16 @@ def test_home_that_cannot_be_made_is_an_error_with_a_next_step(tmp_path: Path, d
 @pytest.mark.parametrize("tokens", ["inf", "-inf", "nan", "0", "-1", "x", "1e-30"])
 def test_invalid_amounts_are_refused_before_anybody_is_asked(tokens: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(cli.app, ["fund", "0x" + "ab" * 20, "--tokens", tokens, "--home", str(tmp_path)])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert f"--tokens is {tokens}" in done.stderr.replace("'", "")
     assert "next:  such as 1000 or 0.5" in done.stderr
+
+
+def test_an_address_that_is_none_is_wrong_input(tmp_path: Path) -> None:
+    """Code 2 as with `trainer`, and before the devnet is looked for; without one it is 1."""
+    done = CliRunner().invoke(cli.app, ["fund", "0x123", "--home", str(tmp_path)])
+    assert (done.exit_code, "'0x123' is no address" in done.stderr) == (2, True)
+    assert CliRunner().invoke(cli.app, ["fund", "0x" + "ab" * 20, "--home", str(tmp_path)]).exit_code == 1
 
 
 def test_a_busy_port_is_said_with_what_makes_other_commands_ask_this_chain(

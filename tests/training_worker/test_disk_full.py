@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from training.core.recipe_text import parse_recipe
+from training.memory import compute_disk_bytes, describe_short_disk, plan_needs
+from training.recipes.shipped import load_shipped
 from training.worker.loop import LoopEnd
 
 
@@ -97,6 +100,16 @@ def test_a_worker_outlives_a_full_disk_and_sends_later_what_it_learned(
     assert ann.engine.canonical.theta % 1000 == 4 * net.info().params.num_rounds
     assert "No space left" in caplog.text
     assert [path.name for path in ann.home.rglob("*.tmp")] == []
+
+
+def test_the_warning_of_a_small_disk_has_figures_that_say_something(tmp_path: Path) -> None:
+    """It read `has 0.00 GB free, may need 0.00 GB`."""
+    needs = plan_needs(parse_recipe(load_shipped("tiny")))
+    said = describe_short_disk(needs, tmp_path, 4_096)
+    assert said is not None
+    needed = compute_disk_bytes(needs) / 1e6
+    assert f"has 4.10 kB free, a worker of this size may need {needed:.2f} MB;" in said
+    assert needed > 0.1
 
 
 LIMITED = """
