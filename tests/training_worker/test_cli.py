@@ -94,6 +94,44 @@ def test_what_cannot_work_ends_with_code_2_and_the_next_step(monkeypatch: Any, c
         assert expected in err, (arguments, err)
 
 
+def test_tables_in_a_pipe_end_no_line_in_blanks(capsys: Any) -> None:
+    output.print_pairs("run 1", [("state", "running"), ("a longer name", "x")])
+    output.print_table("members", ("worker", "state"), [("0xab", "active"), ("0xcd", "left")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["run 1", "state          running", "a longer name  x"]
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (load_shipped("tiny").encode(), "tiny, 6,"),
+        (load_shipped("tiny").replace('name = "tiny"', f'name = "{"x" * 60}"').encode(), "x" * 23 + "…, 6,"),
+        (b"of = 'another version'", "?"),
+    ],
+)
+def test_runs_are_listed_by_what_they_train(monkeypatch: Any, capsys: Any, recipe: bytes, expected: str) -> None:
+    """A number and an owner told nobody which run is which; `0 of 0` members was no answer."""
+    params = SimpleNamespace(min_members=1, reward_per_update=0)
+    info = SimpleNamespace(
+        run=1,
+        state=RunState.CREATED,
+        num_settled=0,
+        num_rounds_total=9,
+        num_members=0,
+        num_eligible=0,
+        escrow=5 * 10**18,
+        owner="0x" + "ab" * 20,
+        params=params,
+    )
+    training = SimpleNamespace(num_runs=lambda: 1, run=lambda _: info, recipe=lambda _: recipe)
+    monkeypatch.setattr(runs, "ChainClient", lambda _: SimpleNamespace(training=training))
+    code, out, _ = trainer(monkeypatch, capsys, "run", "list", "--chain", NOWHERE)
+    assert code == 0
+    assert expected in out
+    assert "none yet" in out
+
+
 def test_a_bar_that_nobody_sees_leaves_no_empty_line(capsys: Any) -> None:
     with output.create_progress() as progress:
         progress.advance(progress.add_task("storing", total=1))

@@ -5,9 +5,14 @@ from __future__ import annotations
 from contracts.bindings.client import ChainClient
 from contracts.bindings.types import RunInfo, RunState
 from training.core.errors import RecipeError
+from training.core.layout import build_layout
 from training.core.loss_unit import get_loss_unit
+from training.core.recipe import ModelKind
 from training.core.recipe_text import parse_recipe
 from training.worker.errors import WrongRun
+
+NAME_CHARACTERS = 24
+"""Of a recipe's name in a table."""
 
 
 def fetch_run(client: ChainClient, run: int) -> RunInfo:
@@ -28,6 +33,21 @@ def fetch_recipe_rank(client: ChainClient, run: int) -> int | None:
         return codec.rank if codec.has_rank else 0
     except RecipeError:
         return None
+
+
+def fetch_recipe_name(client: ChainClient, run: int) -> str:
+    """Return a recipe's name with its model's size, which only our own model's recipe says; `?` of another version's.
+
+    Strangers write the name: long ones are cut.
+    """
+    try:
+        recipe = parse_recipe(client.training.recipe(run).decode("utf-8", errors="replace"))
+        name = recipe.name if len(recipe.name) <= NAME_CHARACTERS else recipe.name[: NAME_CHARACTERS - 1] + "…"
+        if recipe.model.kind is not ModelKind.GPT:
+            return name
+        return f"{name}, {build_layout(recipe).num_parameters:,} parameters"
+    except RecipeError:
+        return "?"
 
 
 def fetch_loss_unit(client: ChainClient, run: int) -> str:

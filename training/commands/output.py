@@ -77,12 +77,12 @@ def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in pairs:
         table.add_row(name, show_lines(value))
-    STDOUT.print(table)
+    _print_stripped(table)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table."""
-    STDOUT.print(create_table(title, columns, rows))
+    _print_stripped(create_table(title, columns, rows))
 
 
 def create_progress() -> Progress:
@@ -98,6 +98,16 @@ def create_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
     for row in rows:
         table.add_row(*map(show_lines, row))
     return table
+
+
+def _print_stripped(table: Table) -> None:
+    """Print a table; in a file or pipe without the blanks that fill its lines up."""
+    if STDOUT.is_terminal:
+        STDOUT.print(table)
+        return
+    with STDOUT.capture() as captured:
+        STDOUT.print(table)
+    STDOUT.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from contracts.bindings.client import ChainClient
 from contracts.bindings.sender import Outcome, Sender
 from contracts.bindings.types import RunParams, RunState
 from contracts.bindings.unlocking import unlock_key
-from training.commands.asking import fetch_recipe_rank, fetch_run
+from training.commands.asking import fetch_recipe_name, fetch_recipe_rank, fetch_run
 from training.commands.describing import describe_escrow, describe_rank, describe_run
 from training.commands.options import (
     DEFAULT_CHAINS,
@@ -327,13 +327,14 @@ def list_runs(chain: ChainOption = DEFAULT_CHAINS, as_json: JsonOption = False) 
             str(info.run),
             format_name(info.state),
             f"{info.num_settled} of {info.num_rounds_total}",
-            f"{info.num_eligible} of {info.num_members}",
+            f"{info.num_eligible} eligible of {info.num_members}" if info.num_members else "none yet",
             describe_escrow(info),
+            fetch_recipe_name(client, info.run),
             info.owner,
         )
         for info in runs
     ]
-    print_table("runs", ("run", "state", "rounds settled", "members", "escrow", "owner"), rows)
+    print_table("runs", ("run", "state", "rounds settled", "members", "escrow", "recipe", "owner"), rows)
 
 
 @app.command("show")
