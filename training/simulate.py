@@ -35,7 +35,7 @@ from training.core.recipe import Recipe
 from training.core.recipe_text import parse_recipe
 from training.core.schedule import compute_num_rounds_total, is_flush_round, plan_steps
 from training.core.settle import Settlement, settle
-from training.data.corpus import Corpus, load_corpus
+from training.data.corpus import Corpus, check_size, is_agreed_text, load_corpus
 from training.evaluation import evaluate_state
 from training.group.accumulating import create_inner_loop
 from training.group.shape import GroupConfig, check_shape
@@ -140,8 +140,10 @@ def simulate(
     """Run all rounds with the recipe's overlap d: in round t the workers stand on the state of round t-1-d.
 
     With ``attack`` the last ``num_attackers`` members lie.  The rank follows the members' proposals by the chain's
-    rule, where the recipe lets it move.  Raises `RecipeValueError` for micro-batches that don't divide the batch.
+    rule, where the recipe lets it move.  Raises `RecipeValueError` for micro-batches that don't divide the batch, and
+    `TextDigestError` for another text than the recipe names.
     """
+    is_agreed_text(recipe.data, corpus)
     check_shape(recipe, GroupConfig(num_micro_batches=num_micro_batches))
     genesis = create_genesis(recipe)
     members = make_members(num_workers)
@@ -225,7 +227,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     recipe = load_recipe(arguments.recipe)
-    corpus = load_corpus(recipe.data, arguments.data)
+    corpus = load_corpus(recipe.data, arguments.data, vocabulary=recipe.model.vocabulary)
+    check_size(corpus, recipe.model.context)
     started = time.process_time()
 
     def show(done: SimulatedRound) -> None:

@@ -66,20 +66,76 @@ def test_a_saved_data_set_is_the_same_text_by_file_and_by_name(tmp_path: Path) -
         load_corpus(replace(named, column="body"))
 
 
-@pytest.mark.parametrize("bits", [16, 32])
-def test_tokens_are_mapped_not_read(tmp_path: Path, bits: int) -> None:
-    path = tmp_path / "tokens.bin"
-    tokens = (np.arange(5_000) * 7 % 900).astype(f"<u{bits // 8}")
-    tokens.tofile(path)
-    found = load_corpus(replace(DATA, token_bits=bits), path, vocabulary=900)
-    assert isinstance(found.train.base, np.memmap) or isinstance(found.train, np.memmap)
-    np.testing.assert_array_equal(np.concatenate((found.train, found.held_out)), tokens)
-    assert found.held_out.size == 500
-    with pytest.raises(CorpusFormatError, match=r"token 899"):
-        load_corpus(replace(DATA, token_bits=bits), path, vocabulary=899)
-    path.write_bytes(b"123")
-    with pytest.raises(CorpusFormatError, match=r"multiple"):
-        load_corpus(replace(DATA, token_bits=bits), path, vocabulary=900)
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"text": null}', r"line 3 holds null under 'text', expected a string; next: mend it"),
+        (b'{"text": {"a": [1]}}', r"line 3 holds an object under 'text'"),
+        (b'{"text": ["a"]}', r"line 3 holds a list under 'text'"),
+        (b'{"text": 7}', r"line 3 holds a number under 'text'"),
+        (b'{"text": NaN}', r"line 3 holds a number under 'text'"),
+        (b'{"text": true}', r"line 3 holds a boolean under 'text'"),
+        (
+            b'{"body": "a", "id": 1}',
+            r"line 3 holds an object with 'body', 'id', expected an object with 'text'; next: ",
+        ),
+        (b"{}", r"line 3 holds an object with nothing"),
+        (b"[1]", r"line 3 holds a list, expected an object"),
+        (b'"text"', r"line 3 holds a string, expected an object"),
+        (b'{"text": "a', r"line 3 holds no JSON \(Invalid control character at character 12\)"),
+        (b'{"text": ' + b"9" * 5_000 + b"}", r"line 3 holds a number too long to read"),
+        (b"[" * 200_000, r"line 3 holds brackets nested too deeply, .*; next: mend it"),
+        (b'{"a":' * 100_000, r"line 3 holds brackets nested too deeply"),
+        (b'{"text": "a\\ud800 b"}', r"line 3 holds half a character .* at character 1, expected text that UTF-8"),
+        (b'{"text": "\xe9"}', r"line 3 holds what is no UTF-8 from its byte 10 on, .*; next: write the file anew"),
+        ('{"text": "a"}'.encode("utf-16"), r"line 3 holds what is no UTF-8 from its byte 0 on"),
+    ],
+)
+def test_invalid_line_of_jsonl_is_named_with_what_it_holds(tmp_path: Path, line: bytes, said: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "one"}\n\n' + line + b"\n")
+    with pytest.raises(CorpusFormatError, match=rf"a\.jsonl, {said}"):
+        load_corpus(DATA, path)
+
+
+def test_invalid_values_of_parquet_are_named_with_their_row(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="extra data: pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    two_texts = [None, pyarrow.py_buffer(np.array([0, 2, 4], "i4").tobytes()), pyarrow.py_buffer(b"ab\xfd\xfc")]
+    for column, said in (
+        (["a", None], "row 2 holds null under 'text', expected a string; next: mend it"),
+        ([[1], [2]], "row 1 holds a list under 'text'"),
+        ([b"a", b"b"], "row 1 holds bytes under 'text'"),
+        (pyarrow.Array.from_buffers(pyarrow.string(), 2, two_texts), "row 2 holds what is no UTF-8 under 'text'"),
+    ):
+        parquet.write_table(pyarrow.table({"text": column}), path)
+        with pytest.raises(CorpusFormatError, match=rf"a\.parquet, {said}"):
+            load_corpus(DATA, path)
+    parquet.write_table(pyarrow.table({"text": DOCUMENTS}), path)
+    damaged = bytearray(path.read_bytes())
+    damaged[20:60] = b"\xff" * 40
+    path.write_bytes(damaged)
+    with pytest.raises(CorpusFormatError, match=r"a\.parquet holds .*(snappy|page|ecompress).*; next: name another"):
+        load_corpus(DATA, path)
+
+
+def test_invalid_values_of_a_saved_data_set(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="extra data: datasets")
+    folder = tmp_path / "saved"
+    datasets.Dataset.from_dict({"text": ["a", None]}).save_to_disk(str(folder))
+    with pytest.raises(CorpusFormatError, match=r"saved, row 2 holds null under 'text'"):
+        load_corpus(DATA, folder)
+
+
+def test_a_tokenizer_without_an_unknown_token_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
+    text, path = tmp_path / "a.txt", tmp_path / "tokenizer.json"
+    text.write_text(" ".join(DOCUMENTS))
+    data = _save_tokenizer(path, {"words": 0, "more": 1})
+    with pytest.raises(CorpusFormatError, match=r"tokenizer\.json holds no token for some .*; next: give another"):
+        load_corpus(data, text, tokenizer_file=path)
 
 
 def test_tokenizer_by_file(tmp_path: Path) -> None:
@@ -234,7 +290,8 @@ def test_invalid_small_text_is_refused_where_its_digest_is_made(make_recipe, tmp
     path, text = tmp_path / "recipe.toml", tmp_path / "a.txt"
     path.write_text(write_recipe(make_recipe()))
     text.write_bytes(b"too short")
-    for arguments in (["recipe", "0.4M"], ["data", "digest", "--recipe", str(path)]):
+    explain = ["data", "explain", "--round", "0", "--member", "0x" + "01" * 20, "--recipe", str(path)]
+    for arguments in (["recipe", "0.4M"], ["data", "digest", "--recipe", str(path)], explain):
         refused = CliRunner().invoke(app, [*arguments, "--data", str(text)]).exception
         assert isinstance(refused, CorpusTooSmallError), arguments
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from eth_hash.auto import keccak
+from typer.testing import CliRunner
 
 from contracts.bindings.failures import describe_failure
+from training.cli import app
 from training.commands.asking import fetch_recipe_rank
 from training.commands.describing import describe_rank, describe_shape
 from training.core.errors import (
@@ -143,6 +145,38 @@ def test_a_codec_without_a_rank_has_none_in_a_run_s_shape() -> None:
         recipe = text.replace('"dense_int4"', f'"{kind}"').encode()
         client: Any = SimpleNamespace(training=SimpleNamespace(recipe=lambda _, recipe=recipe: recipe))
         assert fetch_recipe_rank(client, 1) == rank
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("config = '{}'", "'gpt', expected hugging_face beside model.config: gpt has neither"),
+        ("tensors = 'a'", "'gpt', expected hugging_face beside model.tensors: gpt has neither"),
+        ("config = '{}'\ntensors = 'a'", "hugging_face beside model.config and model.tensors"),
+        ("kind = 'hugging_face'", "model.config and model.tensors beside it, there is neither"),
+        ("kind = 'hugging_face'\nconfig = '{}'", "model.config and model.tensors beside it, there is model.config"),
+    ],
+)
+def test_invalid_config_beside_a_kind_that_does_not_read_it(fields: str, said: str) -> None:
+    with pytest.raises(RecipeValueError, match=said):
+        parse_recipe(TINY.replace("[model]", f"[model]\n{fields}"))
+
+
+def test_a_byte_order_mark_is_called_by_its_name() -> None:
+    with pytest.raises(RecipeSyntaxError, match=r"byte order mark \(BOM\): save it as UTF-8 without one"):
+        parse_recipe("\ufeff" + TINY)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_shipped_recipe_is_printed_whole_and_with_comments(name: str) -> None:
+    printed = CliRunner().invoke(app, ["recipe", name]).stdout
+    assert parse_recipe(printed) == parse_recipe(load_shipped(name))
+    keys = [line.split(" = ")[0] for line in printed.splitlines()]
+    assert keys == [line.split(" = ")[0] for line in write_recipe(create_recipe("0.4M")).splitlines()]
+    assert "# one of mean, median_clip" in printed
+    for trial in ("for a trial 40", "for a trial 20"):
+        assert (trial in printed) == (name == "demo"), "only beside larger values"
+        assert trial in write_recipe(create_recipe("0.4M"))
 
 
 def test_invalid_toml() -> None:

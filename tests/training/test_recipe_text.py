@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from contracts.bindings.failures import describe_failure
@@ -82,6 +84,49 @@ def test_a_number_longer_than_python_reads_is_named_with_its_line() -> None:
     assert f"'seed' is a number of 5,000 digits, no value has so many (at line {line})" in str(error)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 20_000 + "a = 1",
+        "[" + "a." * 20_000 + "a]",
+        '"a" . ' * 10_000 + "a = 1",
+        "x = {" + "a." * 20_000 + "a = 1}",
+        'x = {y = """a"""""' + ", " + "a." * 20_000 + "a = 1}",
+        "x = {y = '''a''''" + ", " + "a." * 20_000 + "a = 1}",
+        'x = {y = "a\\"#", ' + "a." * 20_000 + "a = 1}",
+        "x = '''\n'''\n" + "a." * 20_000 + "a = 1",
+    ],
+    ids=["key", "header", "quoted", "inline", "behind five quotes", "behind four", "behind an escape", "behind lines"],
+)
+def test_a_key_of_many_parts_is_refused_before_it_takes_time(text: str) -> None:
+    """Python's reader takes 12 s for the first one; whoever asks for a run parses what a stranger wrote."""
+    started = time.process_time()
+    with pytest.raises(RecipeSyntaxError, match=r"[0-9],000 dots outside of texts, expected at most 8") as caught:
+        parse_recipe(text)
+    assert time.process_time() - started < 1
+    assert f"a key has two parts, such as model.width (at line {len(text.splitlines())})" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["{q}" * 20_000, 'x = "' + '\\"' * 30_000, 'x = """' + '\\"' * 30_000, "\"'#" * 20_000]
+)
+def test_texts_without_an_end_take_no_time_either(text: str) -> None:
+    started = time.process_time()
+    for quote in ("'", '"'):
+        with pytest.raises(RecipeSyntaxError, match="not valid TOML"):
+            parse_recipe(text.replace("{q}", quote))
+    assert time.process_time() - started < 2
+
+
+def test_dots_in_texts_and_comments_are_free() -> None:
+    dots = "a.b " * 5_000
+    for quote in ("'", '"', "'''", '"""'):
+        text = f"name = {quote}tiny{quote}  # {dots}\n#{dots}"
+        assert parse_recipe(TINY.replace(NAME, text)) == parse_recipe(TINY)
+    config = f"kind = 'hugging_face'\nconfig = '''\n{dots}'''\ntensors = \"\"\"{dots}\"\"\""
+    assert parse_recipe(TINY.replace("[model]", f"[model]\n{config}")).model.config == dots
+
+
 def test_the_last_flush_round_has_a_number_of_32_bits() -> None:
     recipe = parse_recipe(TINY)
     fragments = recipe.rounds.num_fragments
@@ -96,6 +141,6 @@ def test_markup_and_escapes_in_a_table_are_text(capsys: pytest.CaptureFixture[st
     with STDOUT.capture() as shown:
         print_pairs("run [red]x[/red]\x1b[2J", [("name", "[bold]y[/bold] :smile: \x1b]0;z\x07")])
         STDOUT.print(create_table("[dim]t", ["c"], [["[blink]\x9b"]]))
-    text = shown.get()
+    text = capsys.readouterr().out + shown.get()
     for whole in ("run [red]x[/red]\\x1b[2J", "[bold]y[/bold] :smile: \\x1b]0;z\\x07", "[dim]t", "[blink]\\x9b"):
         assert whole in text

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from training.core.errors import CorpusTooSmallError
 from training.core.sampling import SamplePlan, compute_data_seed, plan_samples
 
 MEMBERS = [bytes([index]) * 20 for index in range(1, 9)]
@@ -60,6 +62,13 @@ def test_rounds_and_seeds_differ() -> None:
 def test_members_without_a_list_walk_apart() -> None:
     starts = [tuple(_plan(member, []).starts(0, 20)) for member in MEMBERS]
     assert len(set(starts)) == len(MEMBERS)
+
+
+def test_invalid_text_without_a_sample() -> None:
+    assert list(_plan(MEMBERS[0], MEMBERS[:2], num_bytes=65).starts(0, 2)) == [0, 0]
+    for num_bytes in (64, 3, 0):
+        with pytest.raises(CorpusTooSmallError, match=f"has {num_bytes} tokens .* needs at least 65"):
+            _plan(MEMBERS[0], MEMBERS[:2], num_bytes=num_bytes)
 
 
 def test_smallest_text_still_gives_samples() -> None:

@@ -21,14 +21,17 @@ from training.cli import app
 from training.commands import simulation
 from training.commands.simulation import load_any_recipe
 from training.core.canonical import create_genesis
+from training.core.errors import TextDigestError
 from training.core.payload import plan_payload
 from training.core.recipe import Q15_ONE, CodecKind, OuterRecipe
-from training.core.recipe_text import parse_recipe
-from training.data.corpus import Corpus
+from training.core.recipe_text import compute_recipe_digest, parse_recipe
+from training.core.schedule import plan_steps
+from training.data.corpus import Corpus, load_corpus
 from training.recipes.shapes import RECIPES
 from training.recipes.shipped import load_shipped, shipped_names
 from training.simulate import compute_traffic, load_recipe, main, make_members, simulate
 from training.worker.errors import Fatal
+from training.worker.folder import About, save_model_folder
 
 
 def test_simulation_prints_a_line_a_round(
@@ -179,11 +182,52 @@ def test_what_is_run_is_said_before_it_is_loaded_and_how_far_it_is(
     ran = CliRunner().invoke(app, ["simulate", "tiny", "--rounds", "2", "--data", str(text), "--json"])
     assert len(json.loads(ran.stdout)["rounds"]) == 2
     said = ran.stderr.splitlines()
-    assert said[0].startswith("tiny: 2 workers, 2 of 16 rounds of up to 8 steps, text ")
+    assert said[0].startswith("tiny: 2 workers, 2 of 16 rounds of 2 steps (none in the last 4), text ")
     assert said[1] == "round    0  worker 1 of 2  step 1 of 2"
     last = re.fullmatch(r"round    1  worker 2 of 2  step (\d+) of (\d+)", said[-1])
     assert last is not None
     assert last[1] == last[2]
+
+
+@pytest.mark.parametrize(
+    ("local_steps", "num_fragments", "said"),
+    [
+        (8, 4, "2 steps (none in the last 4)"),
+        (10, 4, "2 or 3 steps (none in the last 4)"),
+        (48, 1, "48 steps (none in the last one)"),
+        (3, 3, "1 step (none in the last 3)"),
+    ],
+)
+def test_steps_of_a_round_are_said_as_they_are_made(local_steps: int, num_fragments: int, said: str) -> None:
+    rounds = replace(load_recipe("tiny").rounds, local_steps=local_steps, num_fragments=num_fragments)
+    assert simulation.describe_steps(rounds) == said
+    made = {plan_steps(rounds, round_index, local_steps) for round_index in range(rounds.num_rounds)}
+    assert made == {int(number) for number in re.findall(r"[0-9]+", said.partition("(")[0])}
+
+
+def test_no_text_but_the_recipe_s_is_simulated_or_evaluated(tmp_path: Path, corpus: Corpus) -> None:
+    """A digest of zeros trained, and gave a loss, as if it were nobody's."""
+    text, recipe = tmp_path / "text.txt", tmp_path / "recipe.toml"
+    text.write_bytes(corpus.train.tobytes())
+    own = load_corpus(load_recipe("tiny").data, text)
+    for digest, is_taken in (("0" * 64, False), (own.digest.hex(), True), ("any", True)):
+        written = load_shipped("tiny").replace("[data]\n", f'[data]\ndigest = "{digest}"\n')
+        recipe.write_text(written)
+        parsed = load_recipe(str(recipe))
+        state, folder = create_genesis(parsed), tmp_path / f"model-{digest[:4]}"
+        named = {"root": state.root().hex(), "recipe_digest": compute_recipe_digest(written).hex()}
+        about = About(chain_id=1, genesis_hash="", run=1, version=0, **named)
+        save_model_folder(folder, state=state, recipe_text=written, about=about, replace_existing=False)
+        for arguments in (["simulate", str(recipe), "--rounds", "1"], ["evaluate", str(folder)]):
+            ran = CliRunner().invoke(app, [*arguments, "--data", str(text)])
+            assert (ran.exit_code == 0) == is_taken, (arguments, ran.output)
+            if not is_taken:
+                assert isinstance(ran.exception, TextDigestError)
+                assert (ran.exception.expected, ran.exception.got) == (digest, own.digest.hex())
+                assert "next: give the run's text with --data FILE" in str(ran.exception)
+        if not is_taken:
+            with pytest.raises(TextDigestError):
+                simulate(parsed, own, 1, num_rounds=1)
 
 
 def test_no_more_rounds_than_the_recipe_has() -> None:

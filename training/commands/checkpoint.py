@@ -111,10 +111,13 @@ def evaluate(
     device: DeviceOption = "cpu",
     as_json: JsonOption = False,
 ) -> None:
-    """Print the held-out loss of a model folder: the same number as the members record for its version."""
+    """Print the held-out loss of a model folder: on the run's text the number that the members record for its version.
+
+    Where the recipe names the text by its digest, another one is refused.
+    """
     import torch
 
-    from training.data.corpus import load_corpus
+    from training.data.corpus import check_size, is_agreed_text, load_corpus
     from training.evaluation import evaluate_state
     from training.worker.engine_rules import choose_device
     from training.worker.folder import load_model_folder
@@ -124,6 +127,8 @@ def evaluate(
     own = folder / TOKENIZER_FILE
     chosen = tokenizer if tokenizer is not None else own if own.exists() else None
     corpus = load_corpus(model.recipe.data, data, tokenizer_file=chosen, vocabulary=model.recipe.model.vocabulary)
+    is_agreed_text(model.recipe.data, corpus)
+    check_size(corpus, model.recipe.model.context)
     loss = evaluate_state(model.recipe, model.state, corpus, torch.device(choose_device(device)))
     if as_json:
         print_json(

@@ -51,7 +51,7 @@ def explain(
 ) -> None:
     """Print the places in the text that a member's samples of a round begin at, and the text of the first."""
     from training.core.sampling import compute_data_seed, plan_samples
-    from training.data.corpus import is_agreed_text, load_corpus
+    from training.data.corpus import check_size, is_agreed_text, load_corpus
 
     check_needs("--among", among, "--recipe", recipe is not None)
     if (run is None) == (recipe is None):
@@ -83,6 +83,7 @@ def explain(
             )
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
     is_agreed = is_agreed_text(rules.data, corpus) is not None
+    check_size(corpus, rules.model.context)
     plan = plan_samples(
         seed=rules.seed,
         round_index=round_index,

@@ -41,7 +41,7 @@ def recipe(
 
     path = Path(name)
     if name in shipped_names():
-        print(load_shipped(name), end="")
+        print(write_recipe(parse_recipe(load_shipped(name))), end="")
         return
     if name not in RECIPES and path.is_dir():
         path = path / CONFIG_FILE

@@ -14,7 +14,7 @@ from training.attack_kind import AttackKind
 from training.commands.describing import describe_rank
 from training.commands.options import DataOption, JsonOption, MicroBatchesOption, TokenizerOption
 from training.commands.output import STDERR, STDOUT, format_bytes, format_loss, print_json, print_pairs
-from training.core.recipe import Recipe
+from training.core.recipe import Recipe, RoundsRecipe
 from training.core.recipe_text import parse_recipe
 from training.core.schedule import compute_num_rounds_total
 from training.recipes.reading import find_recipe_text
@@ -59,7 +59,7 @@ def simulate(
     text = data if data is not None else parsed.data.source.value
     STDERR.print(
         f"{parsed.name}: {company}, {most if rounds is None else rounds} of {most} rounds of "
-        f"up to {parsed.rounds.local_steps} steps, text {text}; loading"
+        f"{describe_steps(parsed.rounds)}, text {text}; loading"
     )
     # torch takes seconds to load: only here, so that the other commands answer at once.
     import torch
@@ -158,6 +158,13 @@ def simulate(
     )
 
 
+def describe_steps(rounds: RoundsRecipe) -> str:
+    """Say how many inner steps a round has under the recipe's H, and which rounds have none."""
+    least, rest = divmod(rounds.local_steps, rounds.num_fragments)
+    steps = f"{least} or {least + 1} steps" if rest else f"{least} step{'' if least == 1 else 's'}"
+    return f"{steps} (none in the last {'one' if rounds.num_fragments == 1 else rounds.num_fragments})"
+
+
 def describe_flush(recipe: Recipe) -> str:
     """Say what the last F rounds are for, and why their payloads are larger, where they are."""
     from training.core.payload import codec_of_round
@@ -173,7 +180,7 @@ def describe_flush(recipe: Recipe) -> str:
 
 def load_any_recipe(name: str) -> Recipe:
     """Return what `trainer recipe` prints for a name, or the recipe in a TOML file."""
-    if name not in shipped_names() and not Path(name).exists() and not name.endswith(".toml"):
+    if name and name not in shipped_names() and not Path(name).exists() and not name.endswith(".toml"):
         # It counts with the codecs, which load torch: only here, so that other recipes are named at once.
         from training.recipes.shapes import RECIPES, create_recipe
 

@@ -30,6 +30,7 @@ TrainingError
    |- CorpusMissingError
    |- CorpusTooSmallError
    |- CorpusFormatError         a file that is not what its name says
+   |- TextChangedError          a file that is written to while a worker reads it
    |- TokenizerMissingError
    |- TokenizerError            another tokenizer than the recipe's
    `- TextDigestError           another text than the recipe's
@@ -327,15 +328,29 @@ class CorpusTooSmallError(CorpusError):
         )
 
 
+FORMAT_STEP = "name another file, or mend the recipe's [data]"
+"""Where nothing better is known."""
+
+
 class CorpusFormatError(CorpusError):
     """A file of text or tokens does not hold what its name promises."""
 
-    def __init__(self, where: str, got: object, expected: str) -> None:
+    def __init__(self, where: str, got: object, expected: str, *, next_step: str = FORMAT_STEP) -> None:
         self.where = where
         self.got = got
         self.expected = expected
+        super().__init__(f"{where} holds {got}, expected {expected}; next: {next_step}")
+
+
+class TextChangedError(CorpusError):
+    """A text that is read sample by sample is not any more the one whose digest was taken."""
+
+    def __init__(self, where: str, found: str) -> None:
+        self.where = where
+        self.found = found
         super().__init__(
-            f"{where} holds {got}, expected {expected}; next: name another file, or mend the recipe's [data]"
+            f"{where} has changed since its digest was taken: {found}; next: put the text back as it was, leave it "
+            "alone and start again (a run's digest is compared anew)"
         )
 
 

@@ -114,8 +114,12 @@ class ModelRecipe:
         for key, text in (("model.config", self.config), ("model.tensors", self.tensors)):
             if not text.translate(str.maketrans("", "", _LAYOUT)).isprintable():
                 raise RecipeValueError(key, _find_unprintable(text), "text without control characters")
-        if (self.kind is ModelKind.HUGGING_FACE) != bool(self.config and self.tensors):
-            expected = "config and tensors where the kind is hugging_face, and neither where it is gpt"
+        given = [key for key, text in (("model.config", self.config), ("model.tensors", self.tensors)) if text]
+        if self.kind is ModelKind.HUGGING_FACE and len(given) != 2:
+            expected = f"model.config and model.tensors beside it, there is {''.join(given) or 'neither'}"
+            raise RecipeValueError("model.kind", self.kind.value, expected)
+        if self.kind is ModelKind.GPT and given:
+            expected = f"hugging_face beside {' and '.join(given)}: gpt has neither config nor tensors"
             raise RecipeValueError("model.kind", self.kind.value, expected)
         _check("model.num_layers", self.num_layers, 1, 512)
         _check("model.num_heads", self.num_heads, 1, 512)

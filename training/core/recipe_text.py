@@ -32,6 +32,20 @@ from training.core.recipe import (
 _MAX_DIGITS = 4_300
 """Python reads no longer decimal number (sys.int_info)."""
 
+_MAX_DOTS = 8
+"""In a line, outside of texts and comments: a key has two parts, a number one dot.  Python's reader takes time with the
+square of a key's parts: 12 s for 20,000."""
+
+_TEXTS = re.compile(
+    r'''"""(?:\\.|[^\\])*?(?:"{3,5}|\Z)|'''
+    r"'''.*?(?:'{3,5}|\Z)|"
+    r""""(?:\\.|[^"\\\n])*+"?|"""
+    r"'[^'\n]*+'?|"
+    r"#[^\n]*+",
+    re.DOTALL,
+)
+"""TOML's four kinds of text, also one without an end, and comments; each character is looked at once."""
+
 _Section = TypeVar("_Section", ModelRecipe, DataRecipe, InnerRecipe, CodecRecipe, RoundsRecipe, OuterRecipe)
 
 
@@ -40,6 +54,9 @@ def parse_recipe(text: str) -> Recipe:
 
     Raises one of the `RecipeError` classes, naming the key, what it is and what was expected.
     """
+    if text.startswith("\ufeff"):
+        raise RecipeSyntaxError("it begins with a byte order mark (BOM): save it as UTF-8 without one")
+    _refuse_dots(text)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -104,6 +121,18 @@ def _scalar(key: str, table: Mapping[str, Any], kind: type) -> Any:
     if type(value) is not kind:
         raise RecipeValueError(key, value, get_unit(key) or f"a value of type {kind.__name__}")
     return value
+
+
+def _refuse_dots(text: str) -> None:
+    """Raise for a key of more parts than can be read in no time, before it is."""
+    lines = _TEXTS.sub(lambda found: "\n" * found[0].count("\n"), text).split("\n")
+    for index, line in enumerate(lines, start=1):
+        num_dots = line.count(".")
+        if num_dots > _MAX_DOTS:
+            raise RecipeSyntaxError(
+                f"{num_dots:,} dots outside of texts, expected at most {_MAX_DOTS}: a key has two parts, such as "
+                f"model.width (at line {index})"
+            )
 
 
 def _find_long_number(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from training.core.errors import CorpusTooSmallError
 from training.core.randomness import derive_bytes, derive_integer
 
 
@@ -59,10 +60,13 @@ def plan_samples(
     num_bytes: int,
     context: int,
 ) -> SamplePlan:
-    """Return a member's samples of a round in a text of ``num_bytes`` (at least context + 1).
+    """Return a member's samples of a round in a text of ``num_bytes``.
 
-    A member that isn't among the participants, or is told none, walks from a place of its own.
+    A member that isn't among the participants, or is told none, walks from a place of its own.  Raises
+    `CorpusTooSmallError` for a text of fewer than context + 1, which has no sample.
     """
+    if num_bytes < context + 1:
+        raise CorpusTooSmallError("training", num_bytes, context + 1)
     names = [round_index.to_bytes(8, "big"), data_seed]
     members = sorted(set(participants))
     if member not in members:

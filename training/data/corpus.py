@@ -1,7 +1,7 @@
 """The text a worker learns: the Python standard library's own source, a person's file, or a data set (SPEC, *Text*).
 
 Files and documents are taken in order; each is held out by the hash of its bytes, so the split needs no list.  A
-single text is split by the hash of its 16 KiB blocks; a file of tokens is never copied, and its end is held out.
+single text is split by the hash of its 16 KiB blocks; a file of tokens is never held whole, and its end is held out.
 Where the recipe has a digest of both parts, a member with another text is refused before it joins.
 """
 
@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from da.core.hashing import compute_digest
 from training.core.errors import CorpusMissingError, CorpusTooSmallError, TextDigestError
 from training.core.loss_unit import LossUnit, compute_bits_a_byte
 from training.core.recipe import ANY_TEXT, DataRecipe, DataSource
-from training.data.formats import is_documents, is_token_file, map_tokens, read_dataset, read_documents, read_text
+from training.data.formats import is_documents, is_token_file, read_dataset, read_documents, read_text
+from training.data.token_file import TokenFile, TokenRange
 from training.data.tokenizer import BYTES, Tokenizer, load_tokenizer
 
 BLOCK_BYTES = 16 * 1024
@@ -29,8 +31,8 @@ BLOCK_BYTES = 16 * 1024
 _LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "_vendor"})
 """Folders of the standard library that are tests, or not the standard library."""
 
-Tokens = npt.NDArray[Any]
-"""One unsigned integer a token: uint8 for bytes, else uint16 or uint32."""
+Tokens = npt.NDArray[Any] | TokenRange
+"""One unsigned integer a token: uint8 for bytes, else uint16 or uint32; sliced, and asked for its size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def load_corpus(
     Raises `CorpusMissingError`, `CorpusTooSmallError`, `CorpusFormatError`, `TokenizerError`, `MissingExtraError`.
     """
     if file is not None and is_token_file(file):
-        return _cut(map_tokens(file, data.token_bits, vocabulary), data.held_out_bps)
+        return _cut(TokenFile(file, data.token_bits, vocabulary), data.held_out_bps)
     tokenizer = load_tokenizer(tokenizer_file, data.tokenizer_digest, vocabulary)
     if file is not None and is_documents(file):
         return _split(read_documents(file, data.column), data.held_out_bps, str(file), tokenizer)
@@ -152,10 +154,10 @@ def _split(pieces: Iterable[bytes], held_out_bps: int, where: str, tokenizer: To
     return _finish(tokenizer.encode(train), tokenizer.encode(held_out), sum(map(len, held_out)))
 
 
-def _cut(tokens: Tokens, held_out_bps: int) -> Corpus:
-    """Hold out the end of one long run of tokens; both parts are views of it."""
-    num_held_out = tokens.size * held_out_bps // 10_000
-    return _finish(tokens[: tokens.size - num_held_out], tokens[tokens.size - num_held_out :])
+def _cut(tokens: TokenFile, held_out_bps: int) -> Corpus:
+    """Hold out the end of one long run of tokens; both parts are read where they stand."""
+    border = tokens.size - tokens.size * held_out_bps // 10_000
+    return _finish(TokenRange(tokens, 0, border), TokenRange(tokens, border, tokens.size))
 
 
 def _finish(train: Tokens, held_out: Tokens, held_out_bytes: int | None = None) -> Corpus:
@@ -169,4 +171,9 @@ def _finish(train: Tokens, held_out: Tokens, held_out_bytes: int | None = None) 
 
 
 def _digest(tokens: Tokens) -> bytes:
-    return compute_digest(np.ascontiguousarray(tokens).view(np.uint8).data)
+    if not isinstance(tokens, TokenRange):
+        return compute_digest(np.ascontiguousarray(tokens).view(np.uint8).data)
+    hasher = blake3()
+    for piece in tokens.pieces():
+        hasher.update(piece.view(np.uint8).data)
+    return hasher.digest()

@@ -1,27 +1,32 @@
-"""Files that hold text or tokens: JSONL, parquet, memory-mapped tokens, saved data sets (extra ``data``)."""
+"""Files that hold text in documents: JSONL, parquet, saved data sets (extra ``data``); tokens are in `token_file`.
+
+A document is a string: null, a number, a list or bytes are refused with the place, never written out as Python would.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import IO, Any
 
 from da.core.errors import NotAFile
-from da.input_file import read_input
+from da.input_file import open_input, read_input
 from training.core.errors import CorpusFormatError, CorpusMissingError, MissingExtraError
 
 DOCUMENT_END = b"\n"
 """Behind each document, so that two never run into one another."""
 
-_SCAN_TOKENS = 1 << 22
-"""Tokens looked at once while the largest is searched."""
-
 MAX_TEXT_BYTES = 1 << 40
-"""What is read must fit the memory; longer texts are token files, which are mapped."""
+"""What is read must fit the memory; longer texts are token files, which are read by samples."""
+
+_JSON_TYPES = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+_JSON_TYPES |= {dict: "an object", str: "a string", bytes: "bytes"}
+
+_DOCUMENT_STEP = "mend it or leave it out of the file, or name another column in the recipe's data.column"
+_SHOWN_KEYS = 8
+"""Of an object that lacks the column."""
 
 
 def is_token_file(path: Path) -> bool:
@@ -46,8 +51,6 @@ def read_text(path: Path) -> bytes:
 
 def read_documents(path: Path, column: str) -> Iterator[bytes]:
     """Return the documents of a .jsonl, a .parquet or a folder of a saved data set, in order."""
-    if not path.exists():
-        raise CorpusMissingError(f"{path} (no such file)")
     if path.is_dir():
         return read_dataset(str(path), "", column)
     return _read_parquet(path, column) if path.suffix == ".parquet" else _read_lines(path, column)
@@ -65,49 +68,92 @@ def read_dataset(name: str, split: str, column: str) -> Iterator[bytes]:
         raise CorpusMissingError(f"{name} ({error})") from error
     if column not in found.column_names:
         raise CorpusFormatError(name, f"columns {', '.join(found.column_names)}", f"data.column = {column!r}")
-    return (str(row[column]).encode() + DOCUMENT_END for row in found)
+    return _read_rows(found, name, column)
 
 
-def map_tokens(path: Path, token_bits: int, vocabulary: int) -> npt.NDArray[Any]:
-    """Return a file of little-endian tokens without reading it into memory; every token is below ``vocabulary``."""
-    width = token_bits // 8
-    size = path.stat().st_size if path.exists() else 0
-    if size == 0 or size % width:
-        raise CorpusFormatError(str(path), f"{size} bytes", f"a multiple of {width} (data.token_bits = {token_bits})")
-    tokens = np.memmap(path, dtype=f"<u{width}", mode="r")
-    for at in range(0, tokens.size, _SCAN_TOKENS):
-        largest = int(tokens[at : at + _SCAN_TOKENS].max())
-        if largest >= vocabulary:
-            raise CorpusFormatError(str(path), f"token {largest}", f"below model.vocabulary = {vocabulary}")
-    return tokens
+def _read_rows(found: Any, name: str, column: str) -> Iterator[bytes]:
+    number = 0
+    try:
+        for row in found:
+            number += 1
+            yield _encode(row[column], f"{name}, row {number}", column)
+    except UnicodeDecodeError as error:
+        got = f"what is no UTF-8 behind row {number}"
+        raise CorpusFormatError(name, got, "text", next_step=_DOCUMENT_STEP) from error
+
+
+def _encode(text: object, where: str, column: str) -> bytes:
+    """Return a document's bytes. Raises `CorpusFormatError` for what is no text."""
+    if not isinstance(text, str):
+        got = f"{_JSON_TYPES.get(type(text), type(text).__name__)} under {column!r}"
+        raise CorpusFormatError(where, got, "a string", next_step=_DOCUMENT_STEP)
+    try:
+        return text.encode() + DOCUMENT_END
+    except UnicodeEncodeError as error:
+        got = f"half a character (a lone surrogate) under {column!r}, at character {error.start}"
+        raise CorpusFormatError(where, got, "text that UTF-8 can write", next_step=_DOCUMENT_STEP) from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return os.fdopen(open_input(path), "rb")
+    except OSError as error:
+        raise CorpusMissingError(f"{path} ({error.strerror})") from error
+    except NotAFile as error:
+        raise CorpusMissingError(f"{path} ({error.found})") from error
 
 
 def _read_lines(path: Path, column: str) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with _open(path) as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                text = json.loads(line)[column]
-            except (ValueError, KeyError, TypeError) as error:
-                raise CorpusFormatError(
-                    f"{path}, line {number}", "no such object", f"an object with {column!r}"
-                ) from error
-            yield str(text).encode() + DOCUMENT_END
+            if line.strip():
+                where = f"{path}, line {number}"
+                yield _encode(_get_column(line, where, column, is_first=number == 1), where, column)
+
+
+def _get_column(line: bytes, where: str, column: str, *, is_first: bool) -> object:
+    """Return what stands in the column of a line. Raises `CorpusFormatError` saying what is wrong with it."""
+    expected = f"an object with {column!r}"
+    try:
+        found = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
+    except UnicodeDecodeError as error:
+        got = f"what is no UTF-8 from its byte {error.start} on"
+        raise CorpusFormatError(where, got, expected, next_step="write the file anew as UTF-8") from error
+    except json.JSONDecodeError as error:
+        got = f"no JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})"
+        raise CorpusFormatError(where, got, expected, next_step=_DOCUMENT_STEP) from error
+    except ValueError as error:  # what Python's int() refuses
+        raise CorpusFormatError(where, "a number too long to read", expected, next_step=_DOCUMENT_STEP) from error
+    except RecursionError as error:
+        raise CorpusFormatError(where, "brackets nested too deeply", expected, next_step=_DOCUMENT_STEP) from error
+    if not isinstance(found, dict):
+        raise CorpusFormatError(where, _JSON_TYPES[type(found)], expected, next_step=_DOCUMENT_STEP)
+    if column not in found:
+        keys = ", ".join(repr(key[:64]) for key in list(found)[:_SHOWN_KEYS]) or "nothing"
+        raise CorpusFormatError(where, f"an object with {keys}", expected, next_step=_DOCUMENT_STEP)
+    return found[column]
 
 
 def _read_parquet(path: Path, column: str) -> Iterator[bytes]:
     try:
-        from pyarrow import ArrowInvalid
+        from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise MissingExtraError("data", "pyarrow", str(path)) from error
-    try:
-        with ParquetFile(path) as file:
-            if column not in file.schema_arrow.names:
-                raise CorpusFormatError(str(path), f"columns {', '.join(file.schema_arrow.names)}", f"{column!r}")
-            for batch in file.iter_batches(columns=[column]):
-                for text in batch.column(0).to_pylist():
-                    yield str(text).encode() + DOCUMENT_END
-    except ArrowInvalid as error:
-        raise CorpusFormatError(str(path), "no parquet", "a parquet file") from error
+    number = 0
+    with _open(path) as opened:
+        try:
+            with ParquetFile(opened) as file:
+                if column not in file.schema_arrow.names:
+                    raise CorpusFormatError(str(path), f"columns {', '.join(file.schema_arrow.names)}", f"{column!r}")
+                for batch in file.iter_batches(columns=[column]):
+                    for value in batch.column(0):
+                        number += 1
+                        yield _encode(value.as_py(), f"{path}, row {number}", column)
+        except UnicodeDecodeError as error:
+            got = f"what is no UTF-8 under {column!r}"
+            raise CorpusFormatError(f"{path}, row {number}", got, "a string", next_step=_DOCUMENT_STEP) from error
+        except (ArrowException, OSError) as error:  # a damaged page is an OSError, without the file's name
+            reason = " ".join(str(error).split())[:200]
+            got = f"a damaged page behind row {number} ({reason})" if number else f"no parquet ({reason})"
+            raise CorpusFormatError(str(path), got, "a whole parquet file") from error

@@ -64,11 +64,18 @@ class FileTokenizer:
     def encode(self, pieces: Sequence[bytes]) -> npt.NDArray[Any]:
         """Return the tokens; bytes that are no UTF-8 become replacement characters.
 
-        Raises `CorpusFormatError` for an id that the vocabulary lacks: a post-processor may name one.
+        Raises `CorpusFormatError` for an id that the vocabulary lacks: a post-processor may name one; and for words
+        that it has no token for, not even an unknown one.
         """
         if not pieces:
             return np.zeros(0, dtype=self._dtype)
-        found = self._inner.encode_batch([piece.decode("utf-8", errors="replace") for piece in pieces])
+        try:
+            found = self._inner.encode_batch([piece.decode("utf-8", errors="replace") for piece in pieces])
+        except Exception as error:  # the library raises this very class, such as for a word without an unknown token
+            reason = " ".join(str(error).split())[:200]
+            got, expected = f"no token for some of the text ({reason})", "tokens for any text, such as an unknown one"
+            step = "give another tokenizer.json to `trainer recipe --tokenizer`, such as one of bytes (BPE)"
+            raise CorpusFormatError(str(self._path), got, expected, next_step=step) from error
         tokens = np.concatenate([np.array(each.ids, dtype=np.uint32) for each in found])
         if tokens.size and int(tokens.max()) >= self._size:
             expected = f"ids of its own vocabulary, at most {self._size - 1}"

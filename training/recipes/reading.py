@@ -19,6 +19,8 @@ def find_recipe_text(name: str) -> str:
 
     Raises `Fatal` naming what there is, and what `read_recipe_text` raises.
     """
+    if not name:
+        raise Fatal("the recipe's name is empty", next_step="name a TOML file, or a shipped recipe such as demo")
     path = Path(name)
     if name in shipped_names() and not path.is_file():
         return load_shipped(name)

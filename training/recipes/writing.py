@@ -25,12 +25,17 @@ COMMENTS = {
     ("outer", "rate_start_q15"): "eta in units of 2^-15: 32768 is 1",
     ("outer", "aggregation"): _name_all(AggregationKind),
     ("inner", "batch_size"): "samples a step of each member: fewer take less memory",
-    ("inner", "warmup_steps"): "a tenth of all steps, num_rounds * local_steps / num_fragments",
+    ("inner", "warmup_steps"): "of a recipe by size a tenth of all steps, num_rounds * local_steps / num_fragments",
     ("rounds", "num_fragments"): "F: a round exchanges one, after local_steps / F inner steps",
-    ("rounds", "local_steps"): "H: steps between two exchanges of a fragment; for a trial 40",
-    ("rounds", "num_rounds"): "for a trial 20, with warmup_steps 8",
+    ("rounds", "local_steps"): "H: steps between two exchanges of a fragment",
 }
 """What a person changes first, the choices there are and the units, beside the value."""
+
+TRIALS = {
+    ("rounds", "local_steps"): (40, "for a trial 40"),
+    ("rounds", "num_rounds"): (20, "for a trial 20, with warmup_steps 8"),
+}
+"""What is said beside a value that is larger."""
 
 
 def write_recipe(recipe: Recipe) -> str:
@@ -44,8 +49,14 @@ def write_recipe(recipe: Recipe) -> str:
         value: Any = getattr(recipe, section.name)
         lines += ["", f"[{section.name}]"]
         for field in fields(value):
-            comment = COMMENTS.get((section.name, field.name))
-            lines.append(f"{field.name} = {_write(getattr(value, field.name))}" + (f"  # {comment}" if comment else ""))
+            own = getattr(value, field.name)
+            most, trial = TRIALS.get((section.name, field.name), (0, ""))
+            comment = "; ".join(
+                part
+                for part in (COMMENTS.get((section.name, field.name)), trial if most and own > most else "")
+                if part
+            )
+            lines.append(f"{field.name} = {_write(own)}" + (f"  # {comment}" if comment else ""))
     return "\n".join(lines) + "\n"
 
 
