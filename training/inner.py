@@ -77,9 +77,13 @@ class InnerLoop:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision is Precision.BF16)
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """Return the optimizer's state, keyed ``<moment>/<tensor>``, on the CPU; empty before the first step."""
+        """Return a copy of the optimizer's state, on the CPU, keyed ``<moment>/<tensor>``; empty before a step."""
+        return {key: moment.detach().cpu().clone() for key, moment in self.own_moments().items()}
+
+    def own_moments(self) -> dict[str, torch.Tensor]:
+        """Return the optimizer's state itself, where it is, under the same keys."""
         return {
-            f"{moment}/{name}": self._moments[name][moment].detach().cpu().clone()
+            f"{moment}/{name}": self._moments[name][moment]
             for name in self.weights
             if name in self._moments
             for moment in self._moments[name]

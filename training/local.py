@@ -38,7 +38,7 @@ from training.core.settle import Settlement
 from training.data.corpus import Corpus, check_size
 from training.evaluation import evaluate_state, gather_samples
 from training.inner import InnerLoop, Precision
-from training.worker_file import compute_body_digest, encode_tensors, read_worker_file, write_worker_file
+from training.worker_file import AnyTensor, compute_body_digest, encode_tensors, read_worker_file, write_worker_file
 
 MICRO = 1_000_000
 """Losses on the chain are in micronats."""
@@ -107,7 +107,8 @@ class LocalWorker:
         self._member = member
         self._corpus = corpus
         self._inner = InnerLoop(recipe, torch.device(device), precision=precision) if inner is None else inner
-        self._residual = {name: torch.zeros(theta.shape, dtype=torch.int64) for name, theta in canonical.theta.items()}
+        nothing = torch.zeros((), dtype=torch.int64)  # no memory for what isn't owed yet, or comes from a file
+        self._residual = {name: nothing.expand(theta.shape) for name, theta in canonical.theta.items()}
         self._in_flight: dict[int, InFlight] = {}
         self._warm: dict[str, torch.Tensor] = {}
         self._data_round, self._data_steps = -1, 0
@@ -382,14 +383,17 @@ class LocalWorker:
             raise NonFiniteUpdateError(name, num_bad, weight.numel())
         return to_units(weight, self._canonical.fraction_bits[name]) + self._offset[name]
 
-    def _to_tensors(self) -> dict[str, torch.Tensor]:
+    def _to_tensors(self) -> Mapping[str, AnyTensor]:
         """Return everything this worker is, as named tensors."""
+        moments = {f"moments/{name}": value for name, value in self._inner.moments().items()}
+        weights = {f"weights/{name}": weight.detach().cpu() for name, weight in self._inner.weights.items()}
+        return {**self._about_tensors(), **moments, **weights, **self._outer_tensors()}
+
+    def _outer_tensors(self) -> dict[str, torch.Tensor]:
+        """Return what the outer loop keeps."""
         canonical = self._canonical
-        tensors = self._about_tensors()
-        tensors |= {f"moments/{name}": value for name, value in self._inner.moments().items()}
-        tensors |= {f"warm/{name}": value for name, value in self._warm.items()}
-        for name, weight in self._inner.weights.items():
-            tensors[f"weights/{name}"] = weight.detach().cpu()
+        tensors = {f"warm/{name}": value for name, value in self._warm.items()}
+        for name in self._inner.weights:
             tensors[f"theta/{name}"] = canonical.theta[name]
             tensors[f"momentum/{name}"] = canonical.momentum[name]
             tensors[f"residual/{name}"] = self._residual[name]

@@ -1,7 +1,7 @@
-"""What a worker takes on each device, printed before it starts and compared with what is free (TRAINING).
+"""What a worker takes on each device: `trainer plan` prints it, `trainer join` holds it against what is free.
 
 16 bytes a parameter where it is trained: float32 weights, gradients and two moments; two more with bf16.  What the
-outer loop keeps is in host memory: theta, momentum, residual, offset and what is in flight.
+outer loop keeps is in host memory: theta, momentum, residual, offset and what is in flight (SPEC, *Memory*).
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ import torch
 from training.core.errors import MemoryShortError
 from training.core.layout import build_layout
 from training.core.recipe import ModelKind, Recipe
-from training.core.sizing import INNER_BYTES, OUTER_BYTES, PENDING_BYTES, RESIDUAL_BYTES
+from training.core.sizing import (
+    FRAGMENTS_UNDER_WAY,
+    INNER_BYTES,
+    OFFSET_BYTES,
+    OUTER_BYTES,
+    PENDING_BYTES,
+    RESIDUAL_BYTES,
+)
 from training.group.cutting import TIED, cut_layers, plan_stages
 from training.group.shape import GroupConfig, choose_micro_batches
 from training.inner import Precision
@@ -27,8 +34,11 @@ STREAM_COPIES = 24
 CAST_BYTES = 2
 """A parameter on the device with bf16: the copy that a forward pass multiplies by, kept for the backward pass."""
 
-OFFSET_BYTES = 4
-"""A parameter in host memory: what float32 weights cannot say of the grid."""
+PASSING_BYTES = 16
+"""A parameter in host memory for a while: weights, moments and offsets of a state that is loaded.
+
+A save takes 12 of them, an evaluation 8.
+"""
 
 EXCHANGE_BYTES = 4
 """A parameter in host memory with shards: the file that rows travel through."""
@@ -57,12 +67,22 @@ class Needs:
     processes: tuple[DeviceNeeds, ...]
     """One, or the group's."""
     outer_bytes: int
-    """In host memory: agreed state, error feedback and what is in flight."""
+    """In host memory: agreed state, error feedback, what is in flight, and what a load takes for a while."""
 
     @property
     def num_parameters(self) -> int:
         """Return P."""
         return sum(process.num_parameters for process in self.processes)
+
+    @property
+    def device_bytes(self) -> int:
+        """Return what the process that trains most takes, without activations."""
+        return max(process.inner_bytes for process in self.processes)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Return the most that a process takes beside it, about."""
+        return max(process.activation_bytes for process in self.processes)
 
 
 def plan_needs(recipe: Recipe, group: GroupConfig | None = None, devices: Sequence[str] = ("cpu",)) -> Needs:
@@ -70,13 +90,16 @@ def plan_needs(recipe: Recipe, group: GroupConfig | None = None, devices: Sequen
     shape = GroupConfig() if group is None else group
     total = build_layout(recipe).num_parameters
     if shape.num_stages > 1:
-        processes = tuple(_plan_stage(recipe, shape, stage, devices[stage]) for stage in range(shape.num_stages))
+        processes = tuple(
+            _plan_stage(recipe, shape, stage, names, devices[stage])
+            for stage, names in enumerate(plan_stages(recipe, shape.num_stages))
+        )
     elif shape.num_shards > 1:
         processes = _plan_shards(recipe, shape, devices)
     else:
         processes = (_plan_one(recipe, shape, devices[0]),)
-    in_flight = PENDING_BYTES * min(1.0, 2 / recipe.rounds.num_fragments)
-    outer = OUTER_BYTES + RESIDUAL_BYTES + OFFSET_BYTES + in_flight
+    under_way = (PENDING_BYTES + OUTER_BYTES) * min(1.0, FRAGMENTS_UNDER_WAY / recipe.rounds.num_fragments)
+    outer = OUTER_BYTES + RESIDUAL_BYTES + OFFSET_BYTES + under_way + PASSING_BYTES
     if shape.num_stages > 1:
         outer += OUTER_BYTES  # the agreed state is with the parent, which votes, and with the stages
     elif shape.num_shards > 1:
@@ -93,7 +116,7 @@ def describe_needs(needs: Needs, free_bytes: Mapping[str, int]) -> list[str]:
             f" + about {_gb(process.activation_bytes)} activations; {_gb(free_bytes[process.device])} free"
         )
     lines.append(
-        f"  {'outer':<8} {'host':<7} {_gb(needs.outer_bytes)} agreed state, error feedback, in flight; "
+        f"  {'outer':<8} {'host':<7} {_gb(needs.outer_bytes)} agreed state, error feedback, in flight, loading; "
         f"{_gb(free_bytes['cpu'])} free"
     )
     return lines
@@ -135,10 +158,10 @@ def _plan_one(recipe: Recipe, group: GroupConfig, device: str) -> DeviceNeeds:
     )
 
 
-def _plan_stage(recipe: Recipe, group: GroupConfig, stage: int, device: str) -> DeviceNeeds:
+def _plan_stage(recipe: Recipe, group: GroupConfig, stage: int, names: Sequence[str], device: str) -> DeviceNeeds:
     """Count one stage; with 1F1B stage i keeps as many micro-batches as there are stages from it on."""
     sizes = {tensor.name: tensor.num_elements for tensor in build_layout(recipe).tensors}
-    own = sum(sizes[name] for name in plan_stages(recipe, group.num_stages)[stage])
+    own = sum(sizes[name] for name in names)
     is_last = stage == group.num_stages - 1
     num_micro_batches = choose_micro_batches(recipe.inner.batch_size, group.num_stages, group.num_micro_batches)
     kept = min(num_micro_batches, group.num_stages - stage if group.schedule == "1f1b" else num_micro_batches)

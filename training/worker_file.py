@@ -7,12 +7,14 @@ file before stays as ``<name>.previous``, so at any moment at least one of the t
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
-import safetensors.torch
 import torch
 
 from da.core.hashing import HASH_BYTES, Tag, compute_stream_hash
@@ -36,27 +38,48 @@ _DTYPES = {
 }
 """As safetensors names them."""
 
+_CHUNK_BYTES = 1 << 22
+"""Read at once to be hashed."""
 
-def encode_tensors(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterTensor:
+    """A tensor that another process has, until its turn comes to be written."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    fetch: Callable[[], torch.Tensor]
+    """Return it."""
+
+    def numel(self) -> int:
+        """Return its elements."""
+        return math.prod(self.shape)
+
+
+AnyTensor = torch.Tensor | LaterTensor
+
+
+def encode_tensors(tensors: Mapping[str, AnyTensor]) -> Iterator[bytes | memoryview]:
     """Return the body in pieces, tensor by tensor, without a copy: the same tensors give the same bytes.
 
     Wide elements come first, so that every tensor lies at a multiple of its element's size.
     """
-    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    names = sorted(ready, key=lambda name: (-ready[name].element_size(), name))
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     header: dict[str, dict[str, object]] = {}
     at = 0
     for name in names:
-        tensor = ready[name]
-        end = at + tensor.numel() * tensor.element_size()
+        tensor = tensors[name]
+        end = at + tensor.numel() * tensor.dtype.itemsize
         header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in names:
-        if ready[name].numel():
-            yield ready[name].reshape(-1).view(torch.uint8).numpy().data
+        tensor = tensors[name]
+        if tensor.numel():
+            here = tensor.fetch() if isinstance(tensor, LaterTensor) else tensor
+            yield here.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def compute_body_digest(pieces: Iterable[bytes | memoryview]) -> bytes:
@@ -64,21 +87,20 @@ def compute_body_digest(pieces: Iterable[bytes | memoryview]) -> bytes:
     return compute_stream_hash(Tag.WORKER_STATE, pieces)
 
 
-def write_worker_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write, sync, keep the file before, rename, sync the folder.
+def write_worker_file(path: Path, tensors: Mapping[str, AnyTensor]) -> None:
+    """Write, sync, keep the file before, rename, sync the folder; of tensors elsewhere one at a time is here.
 
     Raises `OSError` as the system gives it (disk full, permissions); the last good file is then untouched.
     """
-    pieces = list(encode_tensors(tensors))
-    num_bytes = sum(len(piece) for piece in pieces)
-    header = _MAGIC + num_bytes.to_bytes(8, "big") + compute_body_digest(pieces)
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     try:
         with fresh.open("wb") as file:
-            file.write(header)
-            for piece in pieces:
-                file.write(piece)
+            file.write(bytes(_HEADER_BYTES))
+            digest = compute_body_digest(_write_through(file, encode_tensors(tensors)))
+            num_bytes = file.tell() - _HEADER_BYTES
+            file.seek(0)
+            file.write(_MAGIC + num_bytes.to_bytes(8, "big") + digest)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():
@@ -135,22 +157,44 @@ def previous_path(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
+def _write_through(file: BinaryIO, pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Write each piece and pass it on."""
+    for piece in pieces:
+        file.write(piece)
+        yield piece
+
+
 def _read(path: Path) -> dict[str, torch.Tensor]:
-    """Read one file. Raises `WorkerStateDamagedError`."""
+    """Read one file, hashed as a whole before anything of it is believed. Raises `WorkerStateDamagedError`."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_HEADER_BYTES)
+            if len(head) < _HEADER_BYTES or not head.startswith(_MAGIC):
+                raise WorkerStateDamagedError(str(path), f"{size} bytes without a whole header of {_HEADER_BYTES}")
+            length = int.from_bytes(head[len(_MAGIC) : len(_MAGIC) + 8], "big")
+            if size - _HEADER_BYTES != length:
+                raise WorkerStateDamagedError(str(path), f"body of {size - _HEADER_BYTES} bytes, expected {length}")
+            expected = head[len(_MAGIC) + 8 :]
+            got = compute_body_digest(iter(lambda: file.read(_CHUNK_BYTES), b""))
+            if got != expected:
+                raise WorkerStateDamagedError(str(path), f"digest {got.hex()}, expected {expected.hex()}")
+            file.seek(_HEADER_BYTES)
+            return _read_tensors(file)
     except FileNotFoundError as error:
         raise WorkerStateDamagedError(str(path), "it is missing") from error
-    if len(data) < _HEADER_BYTES or not data.startswith(_MAGIC):
-        raise WorkerStateDamagedError(str(path), f"{len(data)} bytes without a whole header of {_HEADER_BYTES}")
-    length = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "big")
-    body = data[_HEADER_BYTES:]
-    if len(body) != length:
-        raise WorkerStateDamagedError(str(path), f"body of {len(body)} bytes, expected {length}")
-    expected, got = data[len(_MAGIC) + 8 : _HEADER_BYTES], compute_body_digest((body,))
-    if got != expected:
-        raise WorkerStateDamagedError(str(path), f"digest {got.hex()}, expected {expected.hex()}")
-    return safetensors.torch.load(body)
+
+
+def _read_tensors(file: BinaryIO) -> dict[str, torch.Tensor]:
+    """Read the tensors of a body, each into memory of its own."""
+    header: dict[str, dict[str, Any]] = parse_json(file.read(int.from_bytes(file.read(8), "little")))
+    dtypes = {name: dtype for dtype, name in _DTYPES.items()}
+    tensors = {}
+    for name, about in sorted(header.items(), key=lambda item: int(item[1]["data_offsets"][1])):
+        tensors[name] = torch.empty(about["shape"], dtype=dtypes[about["dtype"]])
+        if tensors[name].numel():
+            file.readinto(tensors[name].reshape(-1).view(torch.uint8).numpy().data)  # type: ignore[attr-defined]
+    return tensors
 
 
 def _sync_folder(folder: Path) -> None:

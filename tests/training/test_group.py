@@ -51,6 +51,7 @@ from training.recipes.shapes import create_recipe_for
 from training.recipes.writing import write_recipe
 from training.simulate import make_members, simulate
 from training.worker.engine_rules import EngineRules
+from training.worker_file import LaterTensor
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)
 NUM_MICRO_BATCHES = 4
@@ -118,6 +119,12 @@ def create_pipeline(
         precision=precision,
     )
     return PipelineWorker(recipe, create_genesis(recipe), 0, member, corpus=corpus, group=group)
+
+
+def read_all(worker: LocalWorker) -> dict[str, torch.Tensor]:
+    """Return everything a worker is, here."""
+    tensors = worker._to_tensors().items()
+    return {name: value.fetch() if isinstance(value, LaterTensor) else value for name, value in tensors}
 
 
 def run_rounds(
@@ -289,7 +296,7 @@ def test_pipeline_goes_on_where_one_process_stopped(recipe: Recipe, corpus: Corp
         assert pipeline._processes.ask("step", [(samples, 0.01), (masked, 0.01)]) == [None, None]
         assert pipeline.digest() == workers[0].digest()
         last = sorted(plan_stages(recipe, 2)[1])[0]
-        tensors = pipeline._to_tensors()
+        tensors = read_all(pipeline)
         about = json.loads(bytes(tensors["about"].numpy()))
         tensors[f"weights/{last}"] = torch.full_like(tensors[f"weights/{last}"], float("nan"))
         pipeline._restore(tensors, about)

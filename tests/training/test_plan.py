@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,13 +27,18 @@ from training.core.recipe_text import parse_recipe
 from training.core.sizing import (
     SHAPES,
     compute_compression,
-    compute_memory,
     compute_payload_density,
     compute_scale,
     count_parameters,
 )
 from training.core.throughput import Cluster, OuterLoop, compute_least_compression, compute_speeds
+from training.group.shape import GroupConfig
+from training.inner import Precision
+from training.memory import Needs
+from training.recipes.shapes import create_recipe
 from training.recipes.shipped import load_shipped
+from training.recipes.writing import write_recipe
+from training.worker.engine_rules import EngineRules
 
 
 def _cluster(**changes: float) -> Cluster:
@@ -127,7 +139,8 @@ def test_invalid_loop(changes: dict[str, float]) -> None:
         *(["--params", "1e30"], ["--params", "nan"], ["--params", "0"], ["--params", "-1"], ["--workers", "0"]),
         *(["--bandwidth", "1.2.3Gbps"], ["--bandwidth", "1e400"], ["--bandwidth", "1e-300"], ["--goodput", "nan"]),
         *(["--compression", "nan"], ["--codec-seconds", "-5"], ["--tokens-per-second", "1e300"]),
-        *(["--stages", "1000000000"], ["--fragments", "0"], ["--sharding", "-1"], ["--seats", "65"]),
+        *(["--stages", "1000000000"], ["--fragments", "0"], ["--shards", "-1"], ["--seats", "65"]),
+        *(["--precision", "fp8"], ["--shards", "2", "--stages", "2"]),
     ],
     ids=" ".join,
 )
@@ -165,10 +178,27 @@ def test_parameters_are_written_as_sizes_are(text: str, count: float) -> None:
     assert CliRunner().invoke(app, ["plan", "--params", "1.3B", "--json"]).exit_code == 0
 
 
-@pytest.mark.parametrize("text", ["", "B", "1.3X", "large", "1.3 billion", "nan", "0", "2000T"])
+@pytest.mark.parametrize("text", ["", "B", "1.3X", "large", "1.3 billion", "nan", "0", "2000T", "１B", "1_0B", "0x1B"])
 def test_invalid_parameters(text: str) -> None:
     with pytest.raises(PlanError, match=r"such as 1\.3B"):
         parse_params(text)
+
+
+@pytest.mark.parametrize(
+    ("option", "number", "said"),
+    [
+        ("--workers", 10**400, "--workers is a number of more than 30 digits, expected 2 to 1000000; next: "),
+        ("--workers", -(10**400), "--workers is a number of more than 30 digits"),
+        ("--workers", 1_000_001, "--workers is 1000001, expected 2 to 1000000"),
+        ("--workers", 1, "--workers is 1, expected 2 to"),
+        ("--local-steps", 10**400, "--local-steps is a number of more than 30 digits, expected 1 to 1048576"),
+        ("--local-steps", 0, "--local-steps is 0, expected 1 to"),
+    ],
+)
+def test_invalid_count_of_any_length_is_refused_in_words(option: str, number: int, said: str) -> None:
+    refused = CliRunner().invoke(app, ["plan", f"{option}={number}"]).exception
+    assert isinstance(refused, PlanError)
+    assert said in str(refused)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps", "1.2.3Gbps", ".", "1e5e5", "nan", "inf"])
@@ -188,11 +218,149 @@ def test_shapes_are_as_large_as_they_are_called(name: str, low: float, high: flo
     assert low < count_parameters(SHAPES[name]) < high
 
 
+def _plan_memory(*options: str) -> dict[str, dict[str, Any]]:
+    memory: dict[str, dict[str, Any]] = json.loads(CliRunner().invoke(app, ["plan", *options, "--json"]).output)[
+        "memory"
+    ]
+    return memory
+
+
+@pytest.mark.parametrize("name", ["1.3B", "7B"])
+@pytest.mark.parametrize(
+    ("options", "group"),
+    [
+        ([], GroupConfig()),
+        (["--micro-batches", "64"], GroupConfig(num_micro_batches=64)),
+        (["--stages", "4"], GroupConfig(num_stages=4)),
+        (["--shards", "8"], GroupConfig(num_shards=8)),
+    ],
+    ids=["plain", "micro-batches", "stages", "shards"],
+)
+def test_plan_says_what_join_checks(
+    monkeypatch: pytest.MonkeyPatch, name: str, options: list[str], group: GroupConfig
+) -> None:
+    """The figures are those that the worker's own check holds against the devices, GPU and host."""
+    checked: list[Needs] = []
+
+    def check(needs: Needs, _free_bytes: Mapping[str, int]) -> None:
+        checked.append(needs)
+        raise InterruptedError
+
+    rules = "training.worker.engine_rules"
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr(f"{rules}.choose_device", lambda _wanted: "cuda:0")
+    monkeypatch.setattr(f"{rules}.choose_precision", lambda _wanted, _device: Precision.BF16)
+    monkeypatch.setattr(f"{rules}.read_free_bytes", lambda _device: 1)
+    monkeypatch.setattr(f"{rules}.check_devices", check)
+    with pytest.raises(InterruptedError):
+        EngineRules(write_recipe(create_recipe(name)), member=b"m" * 20, device="auto", data_file=None, group=group)
+    (needs,) = checked
+    planned = _plan_memory(*options)[name]
+    assert planned["parameters"] == needs.num_parameters
+    assert planned["device_bytes"] == max(process.inner_bytes for process in needs.processes)
+    assert planned["activation_bytes"] == max(process.activation_bytes for process in needs.processes)
+    assert planned["host_bytes"] == needs.outer_bytes
+    assert {process.device for process in needs.processes} == {f"cuda:{i}" for i in range(group.num_processes)}
+
+
+MEASURE = """
+import os, sys
+from dataclasses import replace
+from pathlib import Path
+import psutil, torch
+from training.core.canonical import create_genesis
+from training.core.recipe import CodecKind
+from training.core.recipe_text import parse_recipe
+from training.core.settle import settle
+from training.data.corpus import split_blocks
+from training.group.pipeline import PipelineWorker
+from training.group.shape import GroupConfig
+from training.local import LocalWorker
+from training.memory import plan_needs
+from training.recipes.shipped import load_shipped
+
+def read_peak(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+def main():
+    width, num_stages, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    base = parse_recipe(load_shipped("tiny"))
+    recipe = replace(
+        base,
+        model=replace(base.model, width=width, num_layers=4, num_heads=4, hidden=width * 2),
+        inner=replace(base.inner, batch_size=2),
+        codec=replace(base.codec, kind=CodecKind.LOW_RANK_2BIT, rank=4),
+        rounds=replace(base.rounds, num_fragments=4, overlap=1, local_steps=4, num_rounds=20),
+    )
+    corpus, member = split_blocks(bytes(range(256)) * 1000, 1000), b"m" * 20
+    state, group = create_genesis(recipe), GroupConfig(num_stages=num_stages, num_threads=1)
+    worker = (
+        PipelineWorker(recipe, state, 0, member, corpus=corpus, group=group)
+        if num_stages > 1
+        else LocalWorker(recipe, state, 0, member, corpus=corpus)
+    )
+    before = None
+    for t in range(3):
+        if before is not None:
+            worker.apply(before, t - 1, True)
+        worker.train(t, 1)
+        before = settle(recipe, state, t, [worker.send(t, rank=4)], rank=4, local_steps=4)
+        state = before.state
+    worker.save(folder / "state")
+    needs = plan_needs(recipe, group, ("cpu",) * num_stages)
+    needed = needs.outer_bytes + sum(each.inner_bytes + each.activation_bytes for each in needs.processes)
+    print(sum(read_peak(pid) for pid in (os.getpid(), *getattr(worker, "pids", ()))), needed)
+    if num_stages > 1:
+        worker.close()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc for the peak of a process")
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_memory_is_what_processes_come_to_hold(tmp_path: Path, num_stages: int) -> None:
+    """Peak RSS of a worker over rounds and a save, less that of a tiny one, beside what plan and join count."""
+    script = tmp_path / "measure.py"
+    script.write_text(textwrap.dedent(MEASURE))
+    measured = []
+    for width in (16, 448):
+        command = [sys.executable, str(script), str(width), str(num_stages), str(tmp_path)]
+        # What is freed goes back to the system at once, so that the peak is what is held.
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": str(Path(__file__).parents[2])}
+        output = subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+        measured.append([int(number) for number in output.split()])
+    (tiny_peak, tiny_needs), (peak, needs) = measured
+    assert needs - tiny_needs > 200e6, "enough to be seen beside torch itself"
+    assert 0.7 < (peak - tiny_peak) / (needs - tiny_needs) < 1.3
+
+
 def test_memory_is_shared_by_stages_and_shards() -> None:
-    whole, part = compute_memory(8e9), compute_memory(8e9, num_stages=2, sharding=4)
-    assert (whole.inner, whole.outer) == (128e9, 192e9)
-    assert (part.inner, part.outer) == (16e9, 24e9)
-    assert compute_memory(8e9, num_fragments=10).outer == pytest.approx(8e9 * 17.6)
+    whole, stages, shards = (_plan_memory(*each)["7B"] for each in ([], ["--stages", "2"], ["--shards", "8"]))
+    assert whole["device_bytes"] == 18 * whole["parameters"]
+    assert stages["device_bytes"] == pytest.approx(whole["device_bytes"] / 2, rel=0.01)
+    assert shards["device_bytes"] < whole["device_bytes"] / 4
+    assert _plan_memory("--precision", "fp32")["7B"]["device_bytes"] == 16 * whole["parameters"]
+    fewer = _plan_memory("--fragments", "2")["7B"]["host_bytes"] - whole["host_bytes"]
+    assert fewer == pytest.approx(0.8 * 16 * whole["parameters"], rel=1e-6), "all of it is under way, not a fifth"
+
+
+def test_memory_of_a_size_that_nobody_named_is_scaled() -> None:
+    memory = _plan_memory("--params", "7B")
+    assert memory["this"]["device_bytes"] == pytest.approx(7e9 * 18)
+    assert memory["this"]["host_bytes"] == pytest.approx(memory["7B"]["host_bytes"] * 7e9 / memory["7B"]["parameters"])
+    assert _plan_memory("--params", "107B")["this"]["device_bytes"] == pytest.approx(107e9 * 18)
+
+
+def test_a_shape_that_cannot_be_is_said_in_its_row() -> None:
+    memory = _plan_memory("--stages", "4")
+    assert memory["0.4M"]["refusal"] == "4 stages, expected 1 to model.num_layers = 3"
+    assert memory["7B"]["refusal"] == ""
+    assert "4 stages, expected 1 to" in CliRunner().invoke(app, ["plan", "--stages", "4"], terminal_width=300).output
 
 
 def test_scale_follows_from_the_codec() -> None:

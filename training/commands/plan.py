@@ -1,18 +1,20 @@
-"""``trainer plan``: what a link and a model size lead to, on paper (SPEC, *Speed*, *Scale*)."""
+"""``trainer plan``: what a link and a model size lead to, on paper (SPEC, *On paper*)."""
 
 from __future__ import annotations
 
 import re
-from math import log
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from training.commands.options import JsonOption
+from training.commands.options import JsonOption, MicroBatchesOption
 from training.commands.output import STDOUT, format_bytes, print_json, print_pairs, print_table
 from training.core.errors import PlanError
 from training.core.throughput import (
     MAX_FIGURE,
+    MAX_LOCAL_STEPS,
+    MAX_WORKERS,
     PUBLISHED_TOKENS_PER_SECOND,
     PUBLISHED_TOKENS_PER_STEP,
     Cluster,
@@ -22,10 +24,16 @@ from training.core.throughput import (
     compute_speeds,
 )
 
+if TYPE_CHECKING:
+    from training.group.shape import GroupConfig
+
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 _SIZES = _UNITS | {"b": 1e9}
 """As sizes of models are written, `trainer recipe`'s too."""
+
+_SHOWN_DIGITS = 30
+"""Of a count that is refused."""
 
 _SCALES = ((1e9, 2048, 64), (1e9, 2048, 1000), (100e9, 8192, 64), (100e9, 8192, 1000))
 """(N, width, D) of the table about growth."""
@@ -58,8 +66,10 @@ def plan(
     ] = None,
     goodput: Annotated[float, typer.Option(help="Share of the bandwidth that a flow gets.")] = 1.0,
     codec_seconds: Annotated[float, typer.Option(help="Compress, sum and apply, each exchange.")] = 0.0,
-    stages: Annotated[int, typer.Option(min=1, max=512, help="Pipeline stages in a worker.")] = 1,
-    sharding: Annotated[int, typer.Option(min=1, max=65_536, help="GPUs that share one stage.")] = 1,
+    stages: Annotated[int, typer.Option(min=1, max=512, help="Of a worker, as `trainer join` takes them.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, max=512, help="Of a worker, as `trainer join` takes them.")] = 1,
+    micro_batches: MicroBatchesOption = 0,
+    precision: Annotated[str, typer.Option(help="Of the model's products on the GPU: bf16 or fp32.")] = "bf16",
     fragments: Annotated[int, typer.Option(min=1, max=256, help="F: groups of tensors, one exchanged a round.")] = 10,
     seats: Annotated[int, typer.Option(min=1, max=64, help="Storage nodes of the committee.")] = 6,
     as_json: JsonOption = False,
@@ -67,9 +77,17 @@ def plan(
     """Print the model of speed (without options 107B on DiLoCoX's cluster), memory a GPU, and bytes as a run grows."""
     # It counts with the codecs, which load torch: only here, so that the other commands answer at once.
 
-    from training.core.sizing import SHAPES, compute_compression, compute_memory, compute_scale, count_parameters
+    from training.core.sizing import SHAPES, compute_compression, compute_scale, guess_shape
+    from training.group.shape import GroupConfig
+    from training.inner import Precision
 
     num_parameters = parse_params(params)
+    check_count("--workers", workers, 2, MAX_WORKERS)
+    check_count("--local-steps", local_steps, 1, MAX_LOCAL_STEPS)
+    if stages > 1 and shards > 1:
+        raise PlanError("--shards", shards, f"1 beside --stages {stages}: a worker has one or the other")
+    if precision not in list(Precision):
+        raise PlanError("--precision", precision, "bf16 or fp32")
     bandwidth_bits = parse_bandwidth(bandwidth)
     is_assumed = tokens_per_second is None or tokens_per_step is None
     speed, batch = assume_compute(num_parameters, workers, tokens_per_second, tokens_per_step)
@@ -89,14 +107,14 @@ def plan(
         tokens_per_second=speed,
         tokens_per_step=batch,
     )
-    sizes = {name: float(count_parameters(shape)) for name, shape in SHAPES.items()} | {"this": num_parameters}
-    memory = {
-        name: compute_memory(size, num_stages=stages, sharding=sharding, num_fragments=fragments)
-        for name, size in sizes.items()
-    }
+    group = GroupConfig(
+        num_stages=stages, num_shards=shards, num_micro_batches=micro_batches, precision=Precision(precision)
+    )
+    memory = {name: compute_memory(name, None, group, fragments) for name in SHAPES}
+    memory["this"] = compute_memory("this", num_parameters, group, fragments)
     scales = [
         compute_scale(size, each, width=width, num_seats=seats, bandwidth_bits=cluster.bandwidth_bits)
-        for size, width, each in (*_SCALES, (num_parameters, _guess_width(num_parameters, sizes), workers))
+        for size, width, each in (*_SCALES, (num_parameters, guess_shape(num_parameters)[1].width, workers))
     ]
     rho = compute_compression(scales[-1], cluster.exchange_bytes) if compression is None else compression
     loop = OuterLoop(local_steps=local_steps, compression=rho, codec_seconds=codec_seconds)
@@ -144,10 +162,23 @@ def plan(
         ],
     )
     print_table(
-        f"Memory a GPU, {stages} stages x {sharding} shards, F {fragments}, without activations",
-        ("model", "parameters", "inner", "outer (or in CPU memory)"),
+        f"Memory of a worker of {describe_shape(stages, shards, micro_batches)}, {precision}, F {fragments}, "
+        "as `trainer join` counts it",
+        ("model", "parameters", "a GPU", "its activations, about", "the host"),
         [
-            (name, f"{each.parameters:,}", format_bytes(each.inner), format_bytes(each.outer))
+            (
+                name,
+                f"{each.parameters:,}",
+                *(
+                    (
+                        format_bytes(each.device_bytes),
+                        format_bytes(each.activation_bytes),
+                        format_bytes(each.host_bytes),
+                    )
+                    if not each.refusal
+                    else (each.refusal, "", "")
+                ),
+            )
             for name, each in memory.items()
         ],
     )
@@ -169,6 +200,64 @@ def plan(
         ],
     )
     STDOUT.print(LEGEND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of one worker, by `training.memory.plan_needs`."""
+
+    parameters: int
+    """Of the whole model."""
+    device_bytes: float = 0.0
+    """Weights, gradients and moments on the GPU that has most of them."""
+    activation_bytes: float = 0.0
+    """Beside them, about."""
+    host_bytes: float = 0.0
+    """What the outer loop keeps, of all the worker's processes."""
+    refusal: str = ""
+    """Why such a worker cannot be."""
+
+
+def compute_memory(name: str, num_parameters: float | None, group: GroupConfig, num_fragments: int) -> Memory:
+    """Return what a worker of a known size takes, or of any number of parameters, whose shape is guessed.
+
+    The bytes of a guess are scaled by the parameters that it has too many or too few.
+    """
+    from training.core.errors import TrainingError
+    from training.core.sizing import count_parameters, guess_shape
+    from training.group.shape import check_shape
+    from training.memory import plan_needs
+    from training.recipes.shapes import create_recipe
+
+    if num_parameters is None:
+        recipe = create_recipe(name)
+    else:
+        nearest, model = guess_shape(num_parameters)
+        recipe = replace(create_recipe(nearest), model=model)
+    local_steps = max(recipe.rounds.local_steps, num_fragments)
+    recipe = replace(recipe, rounds=replace(recipe.rounds, num_fragments=num_fragments, local_steps=local_steps))
+    counted = count_parameters(recipe.model)
+    wanted = counted if num_parameters is None else num_parameters
+    try:
+        check_shape(recipe, group)
+    except TrainingError as error:
+        return Memory(parameters=int(wanted), refusal=str(error).partition("; next")[0])
+    needs = plan_needs(recipe, group, [f"cuda:{index}" for index in range(group.num_processes)])
+    scale = wanted / counted
+    return Memory(
+        parameters=int(wanted),
+        device_bytes=scale * needs.device_bytes,
+        activation_bytes=scale * needs.activation_bytes,
+        host_bytes=scale * needs.outer_bytes,
+    )
+
+
+def describe_shape(stages: int, shards: int, micro_batches: int) -> str:
+    """Say of what a worker is made."""
+    parts = f", {micro_batches} micro-batches" if micro_batches else ""
+    if stages > 1:
+        return f"{stages} stages{parts}"
+    return f"{shards} shards" if shards > 1 else f"one process{parts}"
 
 
 def describe_assumption(tokens_per_second: float | None, tokens_per_step: float | None) -> str:
@@ -228,22 +317,19 @@ def check_assumed(
             raise PlanError(f"{option} (not given: from {cause})", f"{figure:g}", f"{least:g} to {MAX_FIGURE:g}")
 
 
-def _guess_width(num_parameters: float, sizes: dict[str, float]) -> int:
-    """Return the width of the known shape whose size is nearest: bytes a parameter hardly depend on it."""
-    from training.core.sizing import SHAPES
-
-    widths = {sizes[name]: shape.width for name, shape in SHAPES.items()} | {100e9: 8192}
-    return widths[min(widths, key=lambda size: abs(log(size / num_parameters)))]
+def check_count(option: str, count: int, least: int, most: int) -> None:
+    """Raise `PlanError` for a count out of bounds, of any length: no float holds one of 400 digits."""
+    if not least <= count <= most:
+        shown = str(count) if abs(count) < 10**_SHOWN_DIGITS else f"a number of more than {_SHOWN_DIGITS} digits"
+        raise PlanError(option, shown, f"{least} to {most}")
 
 
 def parse_params(text: str) -> float:
     """Read parameters: '1.3B', '125M', '1.3e9'. Raises `PlanError`."""
-    plain = text.strip().lower()
-    unit = _SIZES.get(plain[-1:])
-    try:
-        count = float(plain if unit is None else plain[:-1]) * (unit or 1.0)
-    except ValueError as error:
-        raise PlanError("--params", text, "a number such as 1.3B, 125M or 1.3e9") from error
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)([kmgtb]?)\s*", text, re.ASCII | re.IGNORECASE)
+    if match is None:
+        raise PlanError("--params", text, "a number such as 1.3B, 125M or 1.3e9")
+    count = float(match[1]) * _SIZES[match[2].lower()]
     if not 1 <= count <= MAX_FIGURE:
         raise PlanError("--params", text, f"1 to {MAX_FIGURE:g}, such as 1.3B, 125M or 1.3e9")
     return count

@@ -1,27 +1,35 @@
-"""What a run needs on paper: memory a GPU, and bytes as members and parameters grow (DESIGN 8; SPEC, *Scale*).
+"""What a run needs on paper: bytes a parameter, and bytes as members and parameters grow (DESIGN 8; SPEC, *On paper*).
 
-Everything is computed from the code's own byte counts, so a change of a format changes the table.
+Everything is computed from the code's own byte counts, so a change of a format changes the table.  `training.memory`
+makes of them what a worker of a shape holds, for `trainer plan` and `trainer join` alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 
 from da.core.scheme import compute_scheme
 from training.core.codecs.registry import plan_slot
 from training.core.recipe import CodecKind, ModelRecipe
 
 INNER_BYTES = 16
-"""A parameter in the inner loop: bf16 weight and gradient, fp32 master and two moments."""
+"""A parameter in the inner loop: float32 weight, gradient and AdamW's two moments; Muon's matrices have one."""
 
 OUTER_BYTES = 8
-"""theta and u, int32 each; they may live in CPU memory."""
+"""theta and u, int32 each, in host memory."""
 
 PENDING_BYTES = 8
-"""An own update in flight as int64 grid units; only the fragments under way, and it may live in CPU memory."""
+"""An own update in flight as int64 grid units, in host memory; only the fragments under way."""
 
 RESIDUAL_BYTES = 8
-"""Error feedback, int64 grid units; may live in CPU memory."""
+"""Error feedback, int64 grid units, in host memory."""
+
+OFFSET_BYTES = 4
+"""What float32 weights cannot say of the grid, int32, in host memory."""
+
+FRAGMENTS_UNDER_WAY = 2
+"""Rounds whose fragment is in flight, and rounds whose settled theta and u lie beside those in the weights."""
 
 RANK_SHARE = 0.03
 """Of the width: rank of large models (DESIGN 8)."""
@@ -35,17 +43,14 @@ SHAPES: dict[str, ModelRecipe] = {
 }
 """Byte-level shapes by the size they are called after."""
 
+_WIDEST = ModelRecipe(width=8192, num_layers=80, num_heads=64, hidden=22016, context=4096)
+"""Of models that are guessed at, from..."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes of one GPU, activations not counted."""
+_WIDEST_FROM = 30e9
+"""...so many parameters on."""
 
-    parameters: int
-    """P of the whole model."""
-    inner: float
-    """Weights, gradients, optimizer."""
-    outer: float
-    """theta, u, residual, in flight; 0 on the GPU where they live in CPU memory."""
+_MOST_LAYERS = 256
+"""Of a guess: beyond it bytes are scaled."""
 
 
 def count_parameters(model: ModelRecipe) -> int:
@@ -54,22 +59,19 @@ def count_parameters(model: ModelRecipe) -> int:
     return model.vocabulary * model.width + model.num_layers * block + model.width
 
 
-def compute_memory(
-    num_parameters: float,
-    *,
-    num_stages: int = 1,
-    sharding: int = 1,
-    num_fragments: int = 1,
-    is_outer_on_cpu: bool = False,
-) -> Memory:
-    """Return (P / (M Z)) times the bytes a parameter; in flight are the fragments of two rounds at most."""
-    share = num_parameters / (num_stages * sharding)
-    in_flight = PENDING_BYTES * min(1.0, 2 / num_fragments)
-    return Memory(
-        parameters=int(num_parameters),
-        inner=share * INNER_BYTES,
-        outer=0.0 if is_outer_on_cpu else share * (OUTER_BYTES + RESIDUAL_BYTES + in_flight),
-    )
+def guess_shape(num_parameters: float) -> tuple[str, ModelRecipe]:
+    """Return the known size that is nearest, and its shape with the layers that make about so many parameters.
+
+    >>> name, shape = guess_shape(7e9)
+    >>> name, shape.num_layers, round(count_parameters(guess_shape(107e9)[1]) / 1e9)
+    ('7B', 35, 107)
+    """
+    name = min(SHAPES, key=lambda each: abs(log(count_parameters(SHAPES[each]) / num_parameters)))
+    model = _WIDEST if num_parameters > _WIDEST_FROM else SHAPES[name]
+    block = count_parameters(replace(model, num_layers=2)) - count_parameters(replace(model, num_layers=1))
+    around = count_parameters(model) - model.num_layers * block
+    num_layers = round((num_parameters - around) / block)
+    return name, replace(model, num_layers=min(max(1, num_layers), _MOST_LAYERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,6 @@
-"""The model of speed: tokens a second of AllReduce, and of an outer loop with and without its tricks (SPEC, *Speed*).
+"""The model of speed: tokens a second of AllReduce, and of an outer loop with and without its tricks.
+
+Stands in SPEC, *On paper*.
 
 Symbols: t_c one inner step, T = 2 (D-1)/D * bytes / bandwidth a whole exchange of bf16, rho the compression, R = T/t_c.
 Published: 107B on 160 GPUs at 1 Gbps, 357 times AllReduce (DiLoCoX, arXiv 2506.21263); a test pins it and the ablation.

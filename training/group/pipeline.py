@@ -26,6 +26,7 @@ from training.group.shape import GroupConfig, choose_micro_batches
 from training.group.stage import StageConfig, StageWorker
 from training.group.worker import GroupWorker
 from training.local import InFlight
+from training.worker_file import AnyTensor, LaterTensor
 
 
 class PipelineWorker(GroupWorker):
@@ -108,29 +109,43 @@ class PipelineWorker(GroupWorker):
             entry_cache={},
         )
 
-    def _to_tensors(self) -> dict[str, torch.Tensor]:
-        """Return everything this worker is, as `LocalWorker` names it."""
-        tensors: dict[str, torch.Tensor] = {}
-        for own in self._ask("read", [()] * len(self._stages)):
-            tensors |= own
-        return tensors | self._about_tensors()
+    def _to_tensors(self) -> Mapping[str, AnyTensor]:
+        """Return everything this worker is, as `LocalWorker` names it; what a stage has is fetched as it is written."""
+        described = self._ask("describe", [()] * len(self._stages))
+        return {
+            **{
+                name: LaterTensor(dtype=dtype, shape=shape, fetch=partial(self._read, stage, name))
+                for stage, own in enumerate(described)
+                for name, (dtype, shape) in own.items()
+            },
+            **self._about_tensors(),
+        }
+
+    def _read(self, stage: int, name: str) -> torch.Tensor:
+        """Return one tensor of one stage."""
+        value: torch.Tensor = self._ask("read", self._only(stage, name))[stage]
+        return value
+
+    def _only(self, stage: int, *arguments: Any) -> list[tuple[Any, ...]]:
+        """Return an order's arguments for one stage, and nothing for the others."""
+        nothing = (None,) * len(arguments)
+        return [arguments if index == stage else nothing for index in range(len(self._stages))]
 
     def _restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> None:
         self._data_round, self._data_steps = about["data"]  # type: ignore[misc]
         self._num_members = about["num_members"]  # type: ignore[assignment]
         self._restore_spectra(about)
         expected: dict[str, int] = about["in_flight"]  # type: ignore[assignment]
-        parts: list[dict[str, torch.Tensor]] = [
-            {name: value for name, value in tensors.items() if name.rpartition("/")[2] in names}
-            for names in self._stages
-        ]
+        for name, value in tensors.items():
+            if not name.startswith("payload/") and name != "about":
+                self._ask("take", self._only(_stage_of(_tensor_of(name), self._stages), name, value))
         for text, num_members in expected.items():
             payload = bytes(tensors[f"payload/{text}"].numpy())
             self._in_flight[int(text)] = InFlight(payload=payload, units={}, num_members=num_members)
             plan = plan_payload(self._recipe, self._canonical, int(text), rank=int.from_bytes(payload[8:10], "big"))
-            for part, own in zip(parts, _cut(payload, plan, self._stages), strict=True):
-                part[f"payload/{text}"] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-        self._ask("restore", [(part, about) for part in parts])
+            parts = [torch.frombuffer(bytearray(own), dtype=torch.uint8) for own in _cut(payload, plan, self._stages)]
+            self._ask("take", [(f"payload/{text}", part) for part in parts])
+        self._ask("restore", [(about,)] * len(self._stages))
 
 
 class _PipelineLoop:
@@ -165,6 +180,15 @@ def _join(parts: Sequence[bytes], plan: PayloadPlan, stages: Sequence[Sequence[s
         chunks.append(parts[stage][at[stage] : at[stage] + slot.num_bytes])
         at[stage] += slot.num_bytes
     return b"".join(chunks)
+
+
+def _tensor_of(key: str) -> str:
+    """Return the parameter that a saved tensor belongs to.
+
+    >>> _tensor_of("sent/7/layers.0.down.weight")
+    'layers.0.down.weight'
+    """
+    return key.rpartition("/")[2]
 
 
 def _stage_of(name: str, stages: Sequence[Sequence[str]]) -> int:

@@ -106,6 +106,7 @@ class StageWorker(LocalWorker):
         """Place the stage's weights; the text stays with the parent."""
         names = plan_stages(config.recipe, process.num_processes)[process.index]
         self._own = frozenset(names)
+        self._saved: dict[str, torch.Tensor] = {}
         nothing = np.zeros(config.recipe.model.context + 2, dtype=np.uint8)
         empty = Corpus(train=nothing, held_out=nothing, train_digest=b"", held_out_digest=b"")
         inner = StageLoop(config, process)
@@ -140,13 +141,29 @@ class StageWorker(LocalWorker):
         )
         self.apply(Settlement(state=state, refused=0, num_accepted=0), round_index, own_accepted)
 
-    def read(self) -> dict[str, torch.Tensor]:
-        """Return everything this stage keeps, as named tensors."""
-        return {name: value for name, value in self._to_tensors().items() if name != "about"}
+    def describe(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Return name, type and shape of everything this stage keeps."""
+        return {name: (value.dtype, tuple(value.shape)) for name, value in self._own_tensors().items()}
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, object]) -> None:
-        """Take over what `read` returned."""
-        self._restore(tensors, about)
+    def read(self, name: str | None) -> torch.Tensor | None:
+        """Return one of the tensors that `describe` named: whoever saves them all has one at a time."""
+        return None if name is None else self._own_tensors()[name].detach().cpu()
+
+    def take(self, name: str | None, value: torch.Tensor | None) -> None:
+        """Keep one tensor of a saved state for `restore`."""
+        if name is not None and value is not None:
+            self._saved[name] = value
+
+    def restore(self, about: Mapping[str, object]) -> None:
+        """Take over what `take` was given."""
+        self._restore(self._saved, about)
+        self._saved = {}
+
+    def _own_tensors(self) -> dict[str, torch.Tensor]:
+        """Return everything this stage keeps itself, where it is."""
+        moments = {f"moments/{name}": value for name, value in self._inner.own_moments().items()}
+        weights = {f"weights/{name}": value for name, value in self._inner.weights.items()}
+        return {**moments, **weights, **self._outer_tensors()}
 
     def _plan(self, round_index: int, rank: int) -> PayloadPlan:
         plan = super()._plan(round_index, rank)
