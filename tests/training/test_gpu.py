@@ -11,15 +11,18 @@ import torch
 
 from training.core.canonical import create_genesis
 from training.core.errors import DeviceCountError
-from training.core.recipe import CodecKind, OptimizerKind
+from training.core.recipe import ANY_TEXT, CodecKind, OptimizerKind, Recipe
 from training.core.settle import settle
 from training.data.corpus import Corpus
+from training.group.accumulating import create_inner_loop
 from training.group.pipeline import PipelineWorker
 from training.group.shape import GroupConfig, plan_devices
 from training.group.sharded import ShardedWorker
 from training.inner import Precision
 from training.local import LocalWorker
 from training.memory import read_free_bytes
+from training.recipes.writing import write_recipe
+from training.worker.engine_rules import EngineRules
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read with the first product: for bit-equal sums
 
@@ -112,6 +115,49 @@ def test_memory_of_the_device_is_read() -> None:
     assert 0 < free_bytes <= torch.cuda.get_device_properties(0).total_memory
     with pytest.raises(DeviceCountError):
         plan_devices("cuda", torch.cuda.device_count() + 1, torch.cuda.device_count())
+
+
+def test_micro_batches_make_the_training_of_the_whole_batch(make_recipe, corpus: Corpus) -> None:  # type: ignore[no-untyped-def]
+    base = make_recipe(CodecKind.LOW_RANK_2BIT)
+    recipe = replace(base, inner=replace(base.inner, batch_size=4))
+    losses = []
+    for num_micro_batches in (0, 2):
+        inner = create_inner_loop(recipe, torch.device("cuda"), Precision.FP32, num_micro_batches)
+        worker = LocalWorker(recipe, create_genesis(recipe), 0, MEMBERS[0], "cuda", corpus=corpus, inner=inner)
+        losses.append(worker.train(0, 4).loss_micro)
+        assert settle(recipe, create_genesis(recipe), 0, [worker.send(0, rank=4)], rank=4, local_steps=8).refused == 0
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def run_on_devices(recipe: Recipe, text: Path, devices: tuple[str, ...]) -> list[LocalWorker]:
+    """Run rounds of workers as `trainer join --device` makes them, one a device; all stand on one root each round."""
+    state, workers = create_genesis(recipe), []
+    for member, device in zip(MEMBERS, devices, strict=True):
+        rules = EngineRules(write_recipe(recipe), member=member, device=device, data_file=text)
+        workers.append(rules.create_engine(state, 0))
+    for t in range(4):
+        for worker in workers:
+            worker.train(t, 4, participants=MEMBERS)
+        settled = settle(recipe, state, t, [each.send(t, rank=4) for each in workers], rank=4, local_steps=8)
+        assert settled.refused == 0
+        state = settled.state
+        for worker in workers:
+            worker.apply(settled, t, True)
+        assert {worker.canonical.root() for worker in workers} == {state.root()}
+    return workers
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices; fewer are visible here")
+def test_workers_on_devices_of_their_own_agree(make_recipe, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Several GPUs as several workers: each trains on the one that it was given, and on no other."""
+    base = make_recipe(CodecKind.LOW_RANK_2BIT, fragments=2)
+    text = tmp_path / "a.txt"
+    text.write_bytes(bytes(range(256)) * 1000)
+    devices = ("cuda:0", "cuda:1")
+    workers = run_on_devices(replace(base, data=replace(base.data, digest=ANY_TEXT)), text, devices)
+    for worker, device in zip(workers, devices, strict=True):
+        own = {str(weight.device) for weight in worker._inner.weights.values()}
+        assert own == {device} == {str(moment.device) for moment in worker._inner.own_moments().values()}
 
 
 @pytest.mark.parametrize("precision", list(Precision))
