@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="inner steps of each worker")
     parser.add_argument("--local-steps", type=int, default=20, help="H")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all processes are ended
     scenario = Scenario(
         name="peer", methods=(), num_workers=NUM_WORKERS, num_steps=options.steps, local_steps=options.local_steps
     )
