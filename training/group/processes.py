@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from multiprocessing import connection, resource_tracker
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -80,6 +81,9 @@ class GroupProcesses:
         self._kind = kind
         self._folder = TemporaryDirectory(prefix="archipelago-group-")
         rendezvous = Path(self._folder.name) / "rendezvous"
+        # Where they meet, and, unless it is another process's, where multiprocessing's servers listen (`pymp-*`).
+        is_own = multiprocessing.parent_process() is None
+        left_behind = (Path(self._folder.name), *([Path(get_temp_dir())] if is_own else []))
         self._timeout_seconds = configs[0].timeout_seconds
         self._on_end = on_end
         self._asking = threading.Lock()
@@ -101,7 +105,7 @@ class GroupProcesses:
                 hears, tells = context.Pipe(duplex=False)
                 child = context.Process(
                     target=run_process,
-                    args=(create, replace(config, rendezvous=rendezvous), theirs, tells),
+                    args=(create, replace(config, rendezvous=rendezvous), theirs, tells, left_behind),
                     daemon=True,
                 )
                 child.start()

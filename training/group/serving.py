@@ -58,15 +58,17 @@ def run_process(
     config: ProcessConfig,
     orders: connection.Connection,
     notices: connection.Connection,
+    left_behind: tuple[Path, ...],
 ) -> None:
     """Be one process of the group until the parent says to close, or is gone: the entry point.
 
-    ``create(config, *arguments)`` makes what answers the orders.
+    ``create(config, *arguments)`` makes what answers the orders; ``left_behind``: the parent's temporary folders, to be
+    removed where it is killed.
     """
     _pass_on_stops(notices)
     parent = parent_process()
     assert parent is not None
-    ending = threading.Thread(target=_end_with_parent, args=(parent.sentinel, config.rendezvous.parent), daemon=True)
+    ending = threading.Thread(target=_end_with_parent, args=(parent.sentinel, left_behind), daemon=True)
     ending.start()
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
@@ -144,11 +146,12 @@ def _listen_on_this_host_only() -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def _end_with_parent(sentinel: int, meeting_folder: Path) -> None:
+def _end_with_parent(sentinel: int, left_behind: tuple[Path, ...]) -> None:
     """End this process at once when the parent has ended, whatever the main thread waits for.
 
-    A parent that was killed leaves the folder where the group met: each of its children removes it.
+    A parent that was killed leaves its temporary folders: each of its children removes them.
     """
     connection.wait([sentinel])
-    shutil.rmtree(meeting_folder, ignore_errors=True)
+    for folder in left_behind:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
