@@ -24,6 +24,8 @@ from contracts.bindings.types import UpdateFate
 from training.cli import main
 
 UP_SECONDS = 240.0
+WAIT_SECONDS = 150.0
+"""For what a worker does after its start: that alone took 75 s on two cores with a load of 12."""
 STOP_SECONDS = 10.0
 
 
@@ -120,14 +122,14 @@ class Devnet:
     def member(self, name: str) -> Any:
         return self.client.training.member(1, self.workers[name].address)
 
-    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             tails = "\n".join(f"--- {worker.name}\n{worker.log[-1500:]}" for worker in self.workers.values())
             assert time.monotonic() < deadline, f"not in {seconds} s: {what}\n{self.info()}\n{tails}"
             time.sleep(0.05)
 
-    def wait_for_counted(self, name: str, first_round: int, seconds: float = 90.0) -> None:
+    def wait_for_counted(self, name: str, first_round: int, seconds: float = WAIT_SECONDS) -> None:
         """Wait until an update of a round that had not been opened when it was ``first_round``'s turn has counted."""
         address = self.workers[name].address
 
