@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+
+import pytest
+import torch
 
 from benchmarks.peer_torchft import PeerTask
 from benchmarks.quality_methods import METHODS, SCENARIOS, make_recipe
@@ -16,6 +20,15 @@ from training.recipes.writing import write_recipe
 from training.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As each of the processes has: another number adds up in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_two_processes_agree_with_the_simulator(tmp_path: Path) -> None:
