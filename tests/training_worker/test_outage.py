@@ -104,12 +104,22 @@ def test_a_worker_gives_up_with_a_next_step_when_no_chain_ever_answers(net: Any,
     ann = net.worker("ann")
     ann.ports.is_cut = True
     monkeypatch.setattr("training.worker.asking.RETRY_SECONDS", 0.01)
-    ann.start()
-    ann.stop.set()
-    ann.join()
+    ann.patience_seconds = 0.2
+    ann.start().join()
     assert isinstance(ann.error, ChainSilent)
     assert ann.error.exit_code == 3
     assert "--chain" in ann.error.next_step
+
+
+def test_a_stop_while_no_chain_answers_is_no_failure(net: Any) -> None:
+    net.create_run(minMembers=1)
+    ann = net.worker("ann")
+    ann.ports.is_cut = True
+    ann.start()
+    ann.stop.set()
+    ann.join()
+    assert ann.error is None
+    assert (ann.summary.end, ann.summary.is_member) == (LoopEnd.STOPPED, None)
 
 
 def test_a_lagging_url_never_takes_the_view_back(net: Any) -> None:
