@@ -1,4 +1,4 @@
-"""Worker processes on the real chain and the real stores, as people start them (cases 1, 3, 7, 25, 26, 27, 77).
+"""Worker processes on the real chain and the real stores, as people start them (cases 1, 3, 5, 7, 25, 26, 27, 77).
 
 One devnet and one run serve the whole story, told in order: each test leaves the run where the next one takes
 it up.  ``pytest -k`` of a later test alone runs the earlier ones' set-up through the ``story`` fixture.
@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from training_worker_tiny_recipe import make_recipe
 
 from contracts.bindings.encoding import load_abi, selector_of
 from contracts.bindings.types import MemberState, RoundState, RunState, UpdateFate
+from training.core.recipe_text import parse_recipe
+from training.core.schedule import learning_rate
 from training.worker.trace import EventKind, load_trace
 
 pytestmark = pytest.mark.integration
@@ -255,6 +258,22 @@ def test_who_leaves_is_out_at_once_and_may_join_again(story: Story) -> None:
     assert ann.kill(signal.SIGTERM) == 0, ann.log
 
 
+def test_the_logged_rates_follow_the_schedule_across_restarts(story: Story) -> None:
+    """CASES 5, of the workers themselves: rates are logged with the step that they are of, once a round and when saved.
+
+    A rate is a function of its step alone (test_schedule.py hears each), so what lies between two lines is no guess.
+    """
+    recipe = parse_recipe(RECIPE)
+    for worker in story.workers.values():
+        whole, _, _ = (worker.home / "metrics.jsonl").read_text().rpartition("\n")  # bob is writing
+        rows = [json.loads(line) for line in whole.splitlines()]
+        assert any(after["_runtime"] < before["_runtime"] for before, after in pairwise(rows)), "a restart"
+        logged = [(row["_step"], row["train/rate"]) for row in rows if "train/rate" in row]
+        assert len(logged) > 2
+        for step, rate in logged:
+            assert rate == pytest.approx(learning_rate(recipe.inner, recipe.rounds, step - 1), abs=1e-9), step
+
+
 def test_with_all_disks_gone_chain_and_stores_alone_give_the_state_back(story: Story) -> None:
     ann, bob = story.workers["ann"], story.workers["bob"]
     bob.kill()
@@ -298,6 +317,45 @@ def test_the_run_finishes_with_one_root_and_every_process_ends_well(story: Story
         assert member.earned == member.accepted * 5 * 10**16
     states = {story.client.training.round(1, t).state for t in range(info.num_settled)}
     assert states <= {RoundState.FINAL, RoundState.VOID}
+
+
+def test_a_bond_is_taken_back_once_it_is_free(story: Story) -> None:
+    """Of a run that has finished, too; then there is nothing to join and nothing more to take."""
+    bob = story.workers["bob"]
+    arguments = ("--run", 1, "--chain", story.url, "--key-file", bob.key_file)
+    refused = run_trainer("leave", *arguments, "--withdraw", code=2)
+    assert f"{bob.address} is {story.member('bob').state.name} in run 1, expected LEFT" in refused
+    assert f"next:  trainer leave --run 1 --key-file {bob.key_file} --chain {story.url}" in refused.splitlines()
+    left = json.loads(run_trainer("leave", *arguments, "--json"))
+    until = left["member"]["bond_unlock_height"]
+    assert until == left["height"] + story.info().params.lock_blocks
+    story.wait_for(lambda: story.client.height() >= until, "the lock is over")
+    before = story.client.balance(bob.address)
+    assert "bond of 2 tokens withdrawn in block" in run_trainer("leave", *arguments, "--withdraw")
+    assert before + 19 * 10**17 < story.client.balance(bob.address) < before + 2 * 10**18, "all but the fee"
+    assert "NothingToWithdraw" in run_trainer("leave", *arguments, "--withdraw", code=2)
+    bob.start()
+    assert bob.process is not None
+    assert bob.process.wait(WAIT_SECONDS) == 2
+    assert bob.log.endswith("error: run 1 has finished\nnext:  take its model: trainer checkpoint pull --run 1\n")
+
+
+def test_rounds_of_the_run_are_explained_long_after(story: Story) -> None:
+    """`data explain` on the real chain; tests/rpc/test_archives.py has a node that doesn't have the round any more."""
+    training = story.client.training
+    ask = ("data", "explain", "--run", 1, "--chain", story.url, "--json", "--samples", 40)
+    shared = [t for t in range(story.info().num_settled) if len(training.participants(1, t)) == 2]
+    for t in (shared[0], shared[-1]):
+        ann, bob = (
+            json.loads(run_trainer(*ask, "--round", t, "--member", story.workers[name].address))
+            for name in ("ann", "bob")
+        )
+        assert ann["data_seed"] == bob["data_seed"] == training.round(1, t).data_seed.hex()
+        assert ann["num_members"] == bob["num_members"] == 2
+        assert not set(ann["starts"]) & set(bob["starts"])
+    assert story.owner is not None
+    refused = run_trainer(*ask, "--round", shared[0], "--member", story.owner.address, code=2)
+    assert f"is no participant of round {shared[0]} of run 1; its 2 are 0x" in refused
 
 
 def test_status_says_whether_the_last_update_counted(story: Story) -> None:
