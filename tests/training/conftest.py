@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from training.core.recipe import CodecKind, Recipe
 from training.core.recipe_text import parse_recipe
 from training.data.corpus import Corpus, split_blocks
 from training.recipes.shipped import load_shipped
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 MEMBERS = (b"\x01" * 20, b"\x02" * 20)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
@@ -15,9 +14,6 @@ import torch
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from payload_bytes import DENSE, LOW_RANKS, count_scales, make_slot, pack_body, random_body, read_element
 
 from chain.core.reference import decode_element

@@ -8,43 +8,25 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_folders import save_model
 
 from da.core.hashing import compute_digest
 from training.core.canonical import create_genesis
 from training.core.errors import TokenizerError
-from training.core.recipe import Recipe
-from training.core.recipe_text import compute_recipe_digest, parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.data.tokenizer import compute_tokenizer_digest
 from training.recipes.shapes import create_recipe_for
 from training.recipes.shipped import load_shipped
-from training.recipes.writing import write_recipe
 from training.worker.folder import (
-    About,
     describe_missing_tokenizer,
     load_folder_tokenizer,
     load_model_folder,
-    save_model_folder,
 )
 from training.worker.generate import generate_text
 from training.worker.homes import find_tokenizer
 
 WORDS = 300
 """More than a byte has: a tokenizer that is taken for bytes would show."""
-
-
-def _save(folder: Path, recipe: Recipe, tokenizer_file: Path | None) -> None:
-    text, state = write_recipe(recipe), create_genesis(recipe)
-    about = About(
-        chain_id=1,
-        genesis_hash="",
-        run=1,
-        version=0,
-        root=state.root().hex(),
-        recipe_digest=compute_recipe_digest(text).hex(),
-    )
-    save_model_folder(
-        folder, state=state, recipe_text=text, about=about, replace_existing=False, tokenizer_file=tokenizer_file
-    )
 
 
 def test_bytes_are_reproducible_by_seed() -> None:
@@ -81,7 +63,7 @@ def test_tokens_of_a_transformers_model_are_those_that_transformers_takes(tmp_pa
     recipe = create_recipe_for(describe_causal_lm(json.dumps(config), 16), "words")
     recipe = replace(recipe, data=replace(recipe.data, tokenizer_digest=compute_tokenizer_digest(path)))
     folder = tmp_path / "model"
-    _save(folder, recipe, path)
+    save_model(folder, recipe, path)
     model = load_model_folder(folder)
     tokenizer = load_folder_tokenizer(folder, model.recipe, None)
     text = generate_text(

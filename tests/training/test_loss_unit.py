@@ -10,18 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model_folders import save_model
 from typer.testing import CliRunner
 
 from training.cli import app
-from training.core.canonical import create_genesis
 from training.core.loss_unit import LossUnit, get_loss_unit
 from training.core.recipe import DataSource, Recipe
-from training.core.recipe_text import compute_recipe_digest, parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.data.corpus import load_corpus
 from training.data.tokenizer import compute_tokenizer_digest
 from training.recipes.shipped import load_shipped
-from training.recipes.writing import write_recipe
-from training.worker.folder import About, save_model_folder
 
 TEXT = "".join(f"{number} is followed by {number + 1}: naïve, wie so oft.\n" for number in range(3_000))
 VOCABULARY = 512
@@ -39,22 +37,6 @@ def make_tokenizer(path: Path) -> Any:
     made.train_from_iterator([TEXT], trainer)
     made.save(str(path))
     return made
-
-
-def save_model(folder: Path, recipe: Recipe, tokenizer_file: Path | None = None) -> None:
-    """Write the model folder of a recipe's genesis."""
-    text, state = write_recipe(recipe), create_genesis(recipe)
-    about = About(
-        chain_id=1,
-        genesis_hash="",
-        run=1,
-        version=0,
-        root=state.root().hex(),
-        recipe_digest=compute_recipe_digest(text).hex(),
-    )
-    save_model_folder(
-        folder, state=state, recipe_text=text, about=about, replace_existing=False, tokenizer_file=tokenizer_file
-    )
 
 
 def evaluate(folder: Path, data: Path) -> tuple[str, dict[str, Any]]:

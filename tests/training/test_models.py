@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_folders import save_model
 from safetensors.torch import save_file
 
 from training.core.canonical import CanonicalState, create_genesis, decode_parts, dequantise, replace_theta
 from training.core.errors import MemoryShortError, ModelMismatchError, RecipeValueError, StageCountError, WeightsError
 from training.core.layout import build_layout
 from training.core.recipe import ANY_TEXT, ModelKind, Recipe
-from training.core.recipe_text import compute_recipe_digest, parse_recipe
+from training.core.recipe_text import parse_recipe
 from training.core.sizing import count_parameters
 from training.data.corpus import Corpus
 from training.group.shape import GroupConfig, check_shape
@@ -25,7 +26,7 @@ from training.recipes.shapes import RECIPES, create_recipe, create_recipe_for
 from training.recipes.writing import write_recipe
 from training.simulate import load_recipe, simulate
 from training.worker.engine_rules import EngineRules
-from training.worker.folder import About, BadModelFolder, load_model_folder, save_model_folder
+from training.worker.folder import BadModelFolder, load_model_folder
 
 LLAMA = {
     "model_type": "llama",
@@ -119,16 +120,8 @@ def test_hugging_face_model_trains_and_agrees(hf_recipe: Recipe, corpus: Corpus,
     state, workers = simulate(hf_recipe, corpus, 2, on_round=lambda done: roots.append(done.settlement.state.root()))
     assert len(set(roots)) == len(roots)
     assert {worker.canonical.root() for worker in workers} == {state.root()}
-    about = About(
-        chain_id=1,
-        genesis_hash="",
-        run=1,
-        version=len(roots),
-        root=state.root().hex(),
-        recipe_digest=compute_recipe_digest(text).hex(),
-    )
     folder = tmp_path / "model"
-    save_model_folder(folder, state=state, recipe_text=text, about=about, replace_existing=False)
+    save_model(folder, hf_recipe, state=state, version=len(roots))
     assert len({each.stat().st_mode for each in folder.iterdir()}) == 1, "all are as public as each other"
     opened = AutoModelForCausalLM.from_pretrained(folder)
     tokens = torch.arange(8)[None]
@@ -149,26 +142,10 @@ def own_folder(tmp_path: Path) -> tuple[Path, Recipe, CanonicalState]:
         for name, each in state.theta.items()
     }
     state = replace_theta(state, theta)
-    text = write_recipe(recipe)
-    about = About(
-        chain_id=1,
-        genesis_hash="",
-        run=1,
-        version=0,
-        root=state.root().hex(),
-        recipe_digest=compute_recipe_digest(text).hex(),
-    )
     (tmp_path / "given").mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "notes.txt"):
         (tmp_path / "given" / name).write_text(f'{{"{name}": 1}}')
-    save_model_folder(
-        tmp_path / "model",
-        state=state,
-        recipe_text=text,
-        about=about,
-        replace_existing=False,
-        tokenizer_file=tmp_path / "given" / "tokenizer.json",
-    )
+    save_model(tmp_path / "model", recipe, tmp_path / "given" / "tokenizer.json", state=state)
     return tmp_path / "model", recipe, state
 
 
