@@ -24,8 +24,7 @@ def format_tokens(wei: int) -> str:
     """
     if 0 < abs(wei) < LEAST_TOKENS_WEI:
         return f"{_write(wei, WEI_PER_GWEI)} gwei"
-    number = _write(wei, WEI_PER_TOKEN)
-    return f"{number} token" + ("" if number == "1" else "s")
+    return _name_tokens(_write(wei, WEI_PER_TOKEN))
 
 
 def format_exact_tokens(wei: int) -> str:
@@ -35,8 +34,7 @@ def format_exact_tokens(wei: int) -> str:
     ('0.999999992314622183 tokens', '1 token', '0.000000000000000001 tokens')
     """
     whole, rest = divmod(wei, WEI_PER_TOKEN)
-    number = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
-    return f"{number} token" + ("" if number == "1" else "s")
+    return _name_tokens(f"{whole}.{rest:018d}".rstrip("0").rstrip("."))
 
 
 def parse_tokens(text: str) -> int:
@@ -59,3 +57,7 @@ def _write(amount: int, unit: int) -> str:
     shown = exact.to_integral_value() if abs(exact) >= 10**5 else _SIX_DIGITS.plus(exact)
     text = f"{shown:,f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _name_tokens(number: str) -> str:
+    return f"{number} token" + ("" if number == "1" else "s")
