@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.bindings.client import ChainClient
-from contracts.bindings.encoding import read_quantity
 from contracts.bindings.errors import ContractError
 from contracts.bindings.sender import Sender
 from contracts.bindings.types import Blob, BlobState, OwnerAccount, StorageNodeState
@@ -275,7 +274,7 @@ class StorageClient:
 
         Raises: NotFunded.
         """
-        price = self._chain.interpret([("eth_gasPrice", ())], lambda results: read_quantity(results[0]))
+        price = self._chain.gas_price()
         held, needed = self._chain.balance(sender.address), fee + LEAST_GAS * price
         if held < needed:
             where = self._chain.describe_chain()

@@ -123,6 +123,10 @@ class ChainClient:
         asked = [("eth_getTransactionCount", (address, block))]
         return self.interpret(asked, lambda results: read_quantity(results[0]))
 
+    def gas_price(self) -> int:
+        """Return what a unit of gas costs at present, wei."""
+        return self.interpret([("eth_gasPrice", ())], lambda results: read_quantity(results[0]))
+
     def read(self, contract: str, function: str, arguments: tuple[Any, ...]) -> Any:
         """Call a view by its ABI name and decode what it returns."""
         call = {"to": ADDRESSES[contract], "data": "0x" + encode_call(contract, function, arguments).hex()}

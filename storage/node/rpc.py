@@ -100,7 +100,7 @@ class RpcRegistration:
 
     def get_funds(self) -> Funds:
         """Return the balance and what registration may cost, at twice the present gas price, the bond included."""
-        price = _ask(lambda: int(self._client.request("eth_gasPrice"), 16))
+        price = _ask(self._client.gas_price)
         needed = 2 * price * REGISTRATION_GAS + self._compute_bond()
         balance = _ask(lambda: self._client.balance(self._sender.address))
         return Funds(balance=balance, needed=needed, where=_ask(self._client.describe_chain))

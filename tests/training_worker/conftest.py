@@ -29,6 +29,7 @@ def _load(name: str) -> ModuleType:
 fakes = _load("fakes")
 toy = _load("toy")
 _load("tiny_recipe")
+_load("views")
 _load("devnet")  # for the stories on a real devnet, as training_worker_devnet
 
 RECIPE = b'name = "toy"\n'
