@@ -138,6 +138,33 @@ def test_a_tokenizer_without_an_unknown_token_is_named(tmp_path: Path) -> None:
         load_corpus(data, text, tokenizer_file=path)
 
 
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "no tokenizer"),
+        (
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                    "special_tokens": {},
+                }
+            },
+            "no token for some of the text",
+        ),
+    ],
+)
+def test_a_tokenizer_whose_library_panics_is_named(tmp_path: Path, odd: dict[str, Any], said: str) -> None:
+    """The library's panics are no Exception."""
+    pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
+    text, path = tmp_path / "a.txt", tmp_path / "tokenizer.json"
+    text.write_text("words words")
+    data = _save_tokenizer(path, {"words": 0, "more": 1}, **odd)
+    with pytest.raises(CorpusFormatError, match=rf"tokenizer\.json holds {said} \(.*; next: "):
+        load_corpus(data, text, tokenizer_file=path)
+
+
 def test_tokenizer_by_file(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers", reason="extra hf: tokenizers")
     words = {word: number for number, word in enumerate(["[UNK]", "words", "and", "more", "document"])}

@@ -135,7 +135,12 @@ def create(
         float, typer.Option(min=0.1, max=MAX_SECONDS, help="Storage lease of a payload.")
     ] = 3600.0,
     checkpoint_rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds between checkpoints; default 2F.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rounds between checkpoints; default 2F, for short runs. Each uploads the whole state: more rounds"
+            " save bytes, and a newcomer replays them.",
+        ),
     ] = None,
     parts: Annotated[int, typer.Option(min=1, max=64, help="Parts a checkpoint is uploaded in.")] = 2,
     allow: Annotated[list[str] | None, typer.Option(help="Only these addresses may join; may be repeated.")] = None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,10 +13,18 @@ import numpy.typing as npt
 from da.core.errors import NotAFile
 from da.core.hashing import compute_digest
 from da.input_file import read_input
-from training.core.errors import CorpusFormatError, MissingExtraError, TokenizerError, TokenizerMissingError
+from training.core.errors import (
+    FORMAT_STEP,
+    CorpusFormatError,
+    MissingExtraError,
+    TokenizerError,
+    TokenizerMissingError,
+)
 
 MAX_TOKENIZER_BYTES = 1 << 30
 """Far more than any tokenizer.json has."""
+
+_OTHER_STEP = "give another tokenizer.json to `trainer recipe --tokenizer`, such as one of bytes (BPE)"
 
 
 class Tokenizer(Protocol):
@@ -69,13 +78,10 @@ class FileTokenizer:
         """
         if not pieces:
             return np.zeros(0, dtype=self._dtype)
-        try:
+        with _explain(
+            self._path, "no token for some of the text", "tokens for any text, such as an unknown one", _OTHER_STEP
+        ):
             found = self._inner.encode_batch([piece.decode("utf-8", errors="replace") for piece in pieces])
-        except Exception as error:  # the library raises this very class, such as for a word without an unknown token
-            reason = " ".join(str(error).split())[:200]
-            got, expected = f"no token for some of the text ({reason})", "tokens for any text, such as an unknown one"
-            step = "give another tokenizer.json to `trainer recipe --tokenizer`, such as one of bytes (BPE)"
-            raise CorpusFormatError(str(self._path), got, expected, next_step=step) from error
         tokens = np.concatenate([np.array(each.ids, dtype=np.uint32) for each in found])
         if tokens.size and int(tokens.max()) >= self._size:
             expected = f"ids of its own vocabulary, at most {self._size - 1}"
@@ -83,8 +89,9 @@ class FileTokenizer:
         return tokens.astype(self._dtype)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text, without the library's special tokens."""
-        return str(self._inner.decode(list(tokens)))
+        """Return the text, without the library's special tokens. Raises `CorpusFormatError` where there is none."""
+        with _explain(self._path, "no text for some of the tokens", "text for any tokens", _OTHER_STEP):
+            return str(self._inner.decode(list(tokens)))
 
 
 BYTES = ByteTokenizer()
@@ -109,11 +116,8 @@ def load_tokenizer(path: Path | None, digest: str, vocabulary: int) -> Tokenizer
         from tokenizers import Tokenizer as Library
     except ImportError as error:
         raise MissingExtraError("hf", "tokenizers", "data.tokenizer_digest") from error
-    try:
+    with _explain(path, "no tokenizer", "a tokenizer.json of tokenizers"):
         inner = Library.from_str(text.decode())
-    except Exception as error:  # the library raises this very class for a JSON that it doesn't know
-        reason = " ".join(str(error).split())[:200]
-        raise CorpusFormatError(str(path), f"no tokenizer ({reason})", "a tokenizer.json of tokenizers") from error
     # What a file says of one model's samples would cut each document of the text, or fill it up.
     inner.no_truncation()
     inner.no_padding()
@@ -127,6 +131,21 @@ def load_tokenizer(path: Path | None, digest: str, vocabulary: int) -> Tokenizer
 def compute_tokenizer_digest(path: Path) -> str:
     """Return what a recipe names a tokenizer by, hex. Raises `TokenizerMissingError`."""
     return compute_digest(_read(path)).hex()
+
+
+@contextmanager
+def _explain(path: Path, got: str, expected: str, next_step: str = FORMAT_STEP) -> Iterator[None]:
+    """Raise `CorpusFormatError` where the library fails.
+
+    It raises Exception itself, and where its Rust code panics a class that is none, and that it doesn't export.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise CorpusFormatError(str(path), f"{got} ({reason})", expected, next_step=next_step) from error
 
 
 def _read(path: Path) -> bytes:

@@ -67,7 +67,7 @@ def create_125m() -> Recipe:
 
 
 def create_1_3b() -> Recipe:
-    """Return DiLoCoX's smaller size: one GPU of 80 GB a worker, or a few stages."""
+    """Return DiLoCoX's smaller size: one GPU of 80 GB a worker with ``--micro-batches``, or a few stages."""
     return _create("1.3B", batch_size=256, local_steps=125, num_rounds=5_000, source=DataSource.FILE)
 
 
