@@ -62,6 +62,9 @@ FRAGMENTS = 4
 RANK = 8
 """r of ours."""
 
+WARM_STEPS = 10
+"""Of inner steps alone, before the clock starts: fifty would show what the first ones allocate."""
+
 OUTER_MOMENTUM, OUTER_RATE = 0.9, 0.7
 """Of DiLoCo, as published; ours follows its recipe's ramp."""
 
@@ -216,7 +219,8 @@ class LinkRank:
         inner = InnerLoop(recipe, torch.device("cpu"))
         inner.set_weights(dequantise(create_genesis(recipe)))
         step = self._steps(recipe, inner)
-        step(0)
+        for index in range(WARM_STEPS):
+            step(index)
 
         def train() -> None:
             for index in range(task.num_steps):
