@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from contracts.bindings.errors import UNKNOWN_HEIGHT, ChainUnreachable
+from contracts.bindings.errors import UNKNOWN_HEIGHT, ChainUnreachable, ContractError
 from contracts.bindings.types import RoundState, RunState, UpdateFate
 from training.cli import main
 from training.commands import checkpoint, membership, output, runs, status, watch
-from training.commands.status import explain_update
+from training.commands.status import explain_update, find_last_update
 from training.commands.timing import BlockPace
 from training.core.recipe import ANY_TEXT, DataSource
 from training.core.recipe_text import parse_recipe
@@ -366,3 +366,22 @@ def test_a_pending_update_is_told_what_it_waits_for(state: RoundState, due: int,
     assert text.startswith("pending: ")
     assert said in text
     assert "block 0" not in text
+
+
+def test_a_last_update_is_looked_for_as_far_back_as_the_node_shows() -> None:
+    """A node that began from a snapshot refuses older rounds; that is no failure of `trainer status`."""
+
+    def update(run: int, index: int, worker: str) -> Any:
+        asked.append(index)
+        if index < 7:
+            raise ContractError(refusal, {}, f"round {index}")
+        return SimpleNamespace(fate=UpdateFate.NONE)
+
+    asked: list[int] = []
+    client: Any = SimpleNamespace(training=SimpleNamespace(update=update))
+    refusal = "RoundArchived"
+    assert find_last_update(client, 1, 10, "0x") is None
+    assert asked == [9, 8, 7, 6]
+    refusal = "UnknownRun"
+    with pytest.raises(ContractError, match="round 6"):
+        find_last_update(client, 1, 10, "0x")

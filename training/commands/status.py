@@ -10,6 +10,7 @@ import typer
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
+from contracts.bindings.errors import ContractError
 from contracts.bindings.keys import load_address
 from contracts.bindings.option_needs import check_needs
 from contracts.bindings.types import (
@@ -100,7 +101,7 @@ def status(
     _print_run(client, info)
     print_pairs(f"\nworker {worker}", describe_member(member, client.height()))
     if last is None:
-        print_pairs("\nlast update", [("none", f"no update in the last {LOOK_BACK_ROUNDS} rounds")])
+        print_pairs("\nlast update", [("none", f"no update in the last {LOOK_BACK_ROUNDS} rounds that the node shows")])
         return
     update = last.update
     print_pairs(
@@ -116,9 +117,17 @@ def status(
 
 
 def find_last_update(client: ChainClient, run: int, num_opened: int, worker: str) -> LastUpdate | None:
-    """Return a worker's newest update with a verdict, None where there is none among the newest rounds."""
+    """Return a worker's newest update with a verdict, None where there is none among the newest rounds.
+
+    A node that began from a snapshot shows no rounds that had left the state by then.
+    """
     for index in range(num_opened - 1, max(-1, num_opened - 1 - LOOK_BACK_ROUNDS), -1):
-        update = client.training.update(run, index, worker)
+        try:
+            update = client.training.update(run, index, worker)
+        except ContractError as error:
+            if error.name != "RoundArchived":
+                raise
+            return None
         if update.fate is not UpdateFate.NONE:
             info = client.training.round(run, index)
             return LastUpdate(round=index, state=info.state, update=update, verdict=explain_update(update, info))
