@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from contracts.bindings.errors import UNKNOWN_HEIGHT, ChainUnreachable, ContractError
-from contracts.bindings.types import RoundState, RunState, UpdateFate
+from contracts.bindings.types import RoundState, RunInfo, RunState, UpdateFate
 from training.cli import main
 from training.commands import checkpoint, membership, output, runs, status, watch
 from training.commands.status import explain_update, find_last_update
@@ -295,7 +296,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_all_of_those(width: int, num_
 def test_a_watch_into_a_file_is_a_line_a_round(monkeypatch: Any, capsys: Any) -> None:
     """It printed nothing at all until the run's end."""
 
-    def look(num_settled: int, *versions: int) -> dict[str, Any]:
+    def look(num_settled: int, *versions: int, certified: int = 0) -> dict[str, Any]:
         first = max(0, num_settled - watch.SHOWN_ROUNDS + 1)
         rounds = [
             SimpleNamespace(
@@ -315,6 +316,8 @@ def test_a_watch_into_a_file_is_a_line_a_round(monkeypatch: Any, capsys: Any) ->
             num_rounds_total=12,
             num_eligible=3,
             num_members=3,
+            head_version=num_settled,
+            certified_version=certified,
         )
         return {
             "height": 99,
@@ -325,7 +328,8 @@ def test_a_watch_into_a_file_is_a_line_a_round(monkeypatch: Any, capsys: Any) ->
             "loss_unit": "nats a byte",
         }
 
-    looks = iter([look(2), look(2), look(3), look(3, 2), ChainUnreachable([("URL", "refused")]), look(12, 2, 10)])
+    end = [look(12, 2, 10), look(12, 2, 10, certified=8), look(12, 2, 10, certified=12)]
+    looks = iter([look(2), look(2), look(3), look(3, 2), ChainUnreachable([("URL", "refused")]), *end])
 
     def fetch(*_: object) -> dict[str, Any]:
         found = next(looks)
@@ -346,6 +350,32 @@ def test_a_watch_into_a_file_is_a_line_a_round(monkeypatch: Any, capsys: Any) ->
     assert lines[12] == "version 10: held-out loss 1.2500 nats a byte"
     assert lines[13].startswith("run 1, finished, block 99: settled 12 of 12")
     assert len(lines) == 14
+    assert next(looks, None) is None, "the last checkpoint is waited for"
+
+
+def test_a_finished_run_is_looked_at_until_its_last_checkpoint_or_for_half_a_minute(monkeypatch: Any) -> None:
+    now = 100.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    running, open_end, end = (
+        cast("RunInfo", SimpleNamespace(state=state, head_version=12, certified_version=certified))
+        for state, certified in ((RunState.RUNNING, 12), (RunState.FINISHED, 8), (RunState.FINISHED, 12))
+    )
+    ending = watch.Ending()
+    assert [ending.is_over(run) for run in (running, open_end, end)] == [False, False, True]
+    now += watch.LAST_CHECKPOINT_SECONDS - 1
+    assert not ending.is_over(open_end)
+    now += 1
+    assert ending.is_over(open_end)
+
+
+def test_a_long_line_of_a_watch_goes_on_in_the_next(monkeypatch: Any) -> None:
+    """The newest losses stand at its end, and were cut."""
+    console = Console(width=40, soft_wrap=True, force_terminal=False, file=io.StringIO())
+    losses = "losses: " + "  ".join(f"v{number} 1.2345" for number in range(0, 40, 4))
+    console.print(Group(watch._make_line(losses)))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines).endswith("v36 1.2345")
 
 
 @pytest.mark.parametrize(

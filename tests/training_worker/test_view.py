@@ -143,6 +143,19 @@ def test_a_checkpoint_that_is_overdue_is_said() -> None:
     assert MAX_INTERVALS_BACK == opening.MAX_INTERVALS_BACK
 
 
+def test_who_has_sent_is_told_which_round_waits_for_whom_and_till_when() -> None:
+    both = (ME, "0x" + "22" * 20)
+    first, second = replace(make_round(3, due=105), num_committed=1), replace(make_round(4, due=0), num_committed=1)
+    view = make_view(first, second, settled=3, participants=both)
+    said = explain_wait(view, standing(version=3, sent=4))
+    assert said == "sent; round 3 is open for the others, until block 105 at the latest: 1 of its 2 members have sent"
+    view = make_view(replace(first, due_height=0), second, settled=3, participants=both)
+    assert "round 3 is open for the others: 1 of" in explain_wait(view, standing(version=3, sent=4))
+    view = make_view(replace(first, state=RoundState.ATTEST), second, settled=3, participants=both)
+    said = explain_wait(view, standing(version=3, sent=4))
+    assert said == "sent; the next round opens when an earlier one has settled"
+
+
 def test_rejoin_is_due_for_strangers_and_for_the_dropped_after_their_delay() -> None:
     assert compute_rejoin_is_due(make_view(member_state=MemberState.NONE))
     assert not compute_rejoin_is_due(make_view(member_state=MemberState.ACTIVE))

@@ -16,7 +16,7 @@ from contracts.bindings.option_needs import check_needs
 from training.commands.options import DEFAULT_CHAINS, ChainOption, DataOption, JsonOption, TokenizerOption
 from training.commands.output import print_json, print_pairs
 from training.core.recipe_text import parse_recipe
-from training.recipes.reading import read_recipe_text
+from training.recipes.reading import find_recipe_text
 from training.worker.errors import Fatal
 
 MAX_ROUND = (1 << 32) - 1
@@ -39,7 +39,7 @@ def explain(
     round_index: Annotated[int, typer.Option("--round", min=0, max=MAX_ROUND, help="The round.")],
     member: Annotated[str, typer.Option(help="Address of the member, 0x...")],
     run: Annotated[int | None, typer.Option(min=1, help="Run on the chain: its recipe, seed and members.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="Offline: a recipe file in place of a run.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Offline: a recipe, a file or shipped, in place of a run.")] = None,
     among: Annotated[
         list[str] | None, typer.Option(help="With --recipe: the round's members; may be repeated.")
     ] = None,
@@ -73,7 +73,7 @@ def explain(
             )
     else:
         assert recipe is not None
-        rules = parse_recipe(read_recipe_text(recipe))
+        rules = parse_recipe(find_recipe_text(recipe))
         seed = compute_data_seed(rules.seed, round_index)
         members = [_to_bytes(each) for each in among or ()]
         if among and _to_bytes(member) not in members:
@@ -140,7 +140,7 @@ def explain(
 
 @app.command("digest")
 def digest(
-    recipe: Annotated[Path, typer.Option(help="The recipe, for its split, column and tokenizer.")],
+    recipe: Annotated[str, typer.Option(help="The recipe, for its split, column and tokenizer.")],
     data: DataOption = None,
     tokenizer: TokenizerOption = None,
     as_json: JsonOption = False,
@@ -148,7 +148,7 @@ def digest(
     """Print the line of a recipe's data section by which all members of a run train on this text: digest = "..."."""
     from training.data.corpus import check_size, load_corpus
 
-    rules = parse_recipe(read_recipe_text(recipe))
+    rules = parse_recipe(find_recipe_text(recipe))
     corpus = load_corpus(rules.data, data, tokenizer_file=tokenizer, vocabulary=rules.model.vocabulary)
     check_size(corpus, rules.model.context)
     if as_json:

@@ -16,7 +16,11 @@ from training.worker.errors import Fatal
 def recipe(
     name: Annotated[
         str,
-        typer.Argument(help="0.4M, 10M, 125M, 1.3B, 7B, a shipped name, or a config.json or its folder (extra hf)."),
+        typer.Argument(
+            help="0.4M, 10M, 125M, 1.3B, 7B, or shipped: "
+            + ", ".join(shipped_names())
+            + "; or a config.json or its folder (extra hf)."
+        ),
     ],
     weights: Annotated[
         Path | None, typer.Option(help="With a config.json: begin from these safetensors, a file or folder.")

@@ -38,6 +38,9 @@ OPTIONAL_COLUMNS = ("root", "votes", "fragment", "counted", "payloads")
 WIDEST = 1000
 """Columns in which any table is measured."""
 
+LAST_CHECKPOINT_SECONDS = 30.0
+"""Longest that a finished run is looked at for its last checkpoint, after which what is left in escrow returns."""
+
 SHOWN_LOSSES = 12
 """Newest evaluations in the line below."""
 
@@ -56,10 +59,11 @@ def watch(
     client = ChainClient(chain)
     look = fetch_look(client, run)
     unit = look["loss_unit"]
+    ending = Ending()
     if as_json:
         while True:
             print_json(look)
-            if once or look["run"].state is RunState.FINISHED:
+            if once or ending.is_over(look["run"]):
                 return
             time.sleep(every)
             look = fetch_look(client, run, unit)
@@ -70,7 +74,7 @@ def watch(
         _print_rounds(client, look, every)
         return
     with Live(render_look(look, STDOUT.width), console=STDOUT, auto_refresh=False) as live:
-        while look["run"].state is not RunState.FINISHED:
+        while not ending.is_over(look["run"]):
             time.sleep(every)
             try:
                 look = fetch_look(client, run, unit)
@@ -88,7 +92,10 @@ def _print_rounds(client: ChainClient, look: dict[str, Any], every: float) -> No
     run, unit = look["run"].run, look["loss_unit"]
     news = News(look)
     _print_line(describe_look(look))
-    while look["run"].state is not RunState.FINISHED:
+    ending = Ending()
+    if ending.is_over(look["run"]):
+        return
+    while not ending.is_over(look["run"]):
         time.sleep(every)
         try:
             look = fetch_look(client, run, unit)
@@ -97,12 +104,28 @@ def _print_rounds(client: ChainClient, look: dict[str, Any], every: float) -> No
             continue
         for line in news.describe(look):
             _print_line(line)
-        if look["run"].state is RunState.FINISHED:
-            _print_line(describe_look(look))
+    _print_line(describe_look(look))
 
 
 def _print_line(text: str) -> None:
     print(text, flush=True)
+
+
+class Ending:
+    """When there is nothing more to see: a run has finished, and its last checkpoint is certified or late."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen to finish."""
+        self._finished_seconds: float | None = None
+
+    def is_over(self, run: RunInfo) -> bool:
+        """Say whether this was the last look."""
+        if run.state is not RunState.FINISHED:
+            return False
+        if self._finished_seconds is None:
+            self._finished_seconds = time.monotonic()
+        is_late = time.monotonic() - self._finished_seconds >= LAST_CHECKPOINT_SECONDS
+        return is_late or run.certified_version == run.head_version
 
 
 class News:
@@ -207,14 +230,19 @@ def render_look(look: dict[str, Any], width: int) -> Group:
     curve = "  ".join(f"v{item.version} {format_loss(item.loss_micro)}" for item in losses) or "none yet"
     return Group(
         table,
-        Text(f"held-out loss of the agreed weights, {look['loss_unit']}: {curve}"),
-        Text(
+        _make_line(f"held-out loss of the agreed weights, {look['loss_unit']}: {curve}"),
+        _make_line(
             f"settled {info.num_settled} of {info.num_rounds_total}   "
             f"members {info.num_eligible} of {info.num_members}   checkpoint {info.certified_version}   "
             f"escrow {describe_escrow(info)}   "
             f"paid {format_tokens(info.paid_rewards)} rewards, {format_tokens(info.paid_storage)} storage"
         ),
     )
+
+
+def _make_line(text: str) -> Text:
+    """Return a line that goes on in the next one where the terminal is narrower."""
+    return Text(text, no_wrap=False, overflow="fold")
 
 
 def fit_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:

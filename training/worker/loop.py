@@ -216,7 +216,7 @@ class RoundLoop:
         newest = self._watcher.latest()
         assert newest is not None
         if is_closed(newest, t):
-            LOG.warning("round %d closed without us; its progress stays in the weights, on to the newest round", t)
+            LOG.warning("round %d closed without us; what it has trained stays in the weights for a later one", t)
             self._is_behind = True
             return None
         if self._is_fresh and can_do_without_update(newest, t):
@@ -289,7 +289,7 @@ class RoundLoop:
         if not progress.steps:
             return "no inner steps, what was left over"
         steps = progress.round_steps if progress.round == round_index else 0
-        return f"{steps} steps, training loss {progress.loss_micro / 1_000_000:.4f}"
+        return f"{steps} step{'s' if steps != 1 else ''}, training loss {progress.loss_micro / 1_000_000:.4f}"
 
     def _record_sent(self, info: RoundInfo, payload: bytes) -> None:
         digest = compute_digest(payload).hex()

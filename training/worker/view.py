@@ -137,11 +137,21 @@ def explain_wait(view: ChainView, standing: Standing) -> str:
     if view.member.state is MemberState.JOINED:
         return "joined; catching up before the next round opens"
     if any(index <= standing.last_sent_round for index in view.rounds):
-        return "sent; the next round opens when an earlier one has settled"
+        return f"sent; {_explain_oldest(view)}"
     interval = run.params.checkpoint_interval
     if run.num_opened - run.certified_version > MAX_INTERVALS_BACK * interval:
         return f"the next round opens once a checkpoint after version {run.certified_version} is stored"
     return "no open round for us yet"
+
+
+def _explain_oldest(view: ChainView) -> str:
+    """Say what the next round waits for: the oldest that has not settled, and till when."""
+    info = view.rounds.get(view.run.num_settled)
+    if info is None or info.state is not RoundState.OPEN:
+        return "the next round opens when an earlier one has settled"
+    sent = f"{info.num_committed} of its {len(view.participants[info.round])} members have sent"
+    until = f", until block {info.due_height} at the latest" if info.due_height else ""
+    return f"round {info.round} is open for the others{until}: {sent}"
 
 
 def advise_wait(view: ChainView) -> str:
