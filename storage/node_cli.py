@@ -30,6 +30,7 @@ from contracts.bindings.unlocking import ask_password, unlock_key
 from contracts.bindings.version import add_version
 from da.core.errors import NotAFile
 from storage.amounts import format_wei
+from storage.cli_session import DEFAULT_CHAIN, Chain
 from storage.core.accusation import AccusationPolicy
 from storage.core.errors import HomeInUse, NotFunded, StorageError, WrongChain
 from storage.core.leaving import explain_bond
@@ -80,7 +81,7 @@ add_version(app)
 @app.command()
 def start(
     home: Annotated[Path, typer.Option(help="Where keys, shards and index lie.")],
-    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
+    chain: Chain = DEFAULT_CHAIN,
     listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:9001",
     advertise: Annotated[str, typer.Option(help="URL by which clients reach the node.")] = "",
     bulk_port: Annotated[
@@ -185,8 +186,8 @@ def status(
 
 @app.command()
 def retire(
-    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
     key_file: Annotated[Path, typer.Option(help="The operator's key, such as HOME/operator.key.")],
+    chain: Chain = DEFAULT_CHAIN,
     take_bond: Annotated[bool, typer.Option("--take-bond", help="Take the bond back, once it is free.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -213,8 +214,8 @@ def retire(
 
 @app.command()
 def drain(
-    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL; give several to survive one being down.")],
     key_file: Annotated[Path, typer.Option(help="The operator's key, such as HOME/operator.key.")],
+    chain: Chain = DEFAULT_CHAIN,
     url: Annotated[str, typer.Option(help="The node's URL.")] = LOCAL_URLS[0],
     wait: Annotated[bool, typer.Option("--wait", help="Wait until nothing is kept any more.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

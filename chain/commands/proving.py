@@ -10,6 +10,7 @@ import typer
 
 from chain.commands.options import DEFAULT_HOME, Home, Json, TrustHash, check_trust, parse_account
 from chain.home import sign_registration
+from contracts.bindings.devnet import CHAIN_VARIABLE, DEFAULT_CHAINS, choose_chains
 from contracts.bindings.foreign_text import show_foreign
 from contracts.bindings.option_needs import check_needs
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
 
 def verify_read(
-    chain: Annotated[list[str], typer.Option(help="JSON-RPC URL of a node; several must agree on the genesis.")],
+    chain: Annotated[
+        list[str],
+        typer.Option(
+            envvar=CHAIN_VARIABLE,
+            callback=choose_chains,
+            help="JSON-RPC URL of a node; several must agree on the genesis. Without it the devnet that runs here.",
+        ),
+    ] = DEFAULT_CHAINS,
     address: Annotated[str, typer.Option(help="Account to read.")] = "",
     run: Annotated[int, typer.Option(help="Training run to read.")] = 0,
     round_: Annotated[
