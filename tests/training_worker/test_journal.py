@@ -150,6 +150,15 @@ def test_invalid_journal_that_is_a_folder(tmp_path: Path) -> None:
         open_journal(tmp_path, b"\xaa" * 32, make_view().run, ME)
 
 
+def test_what_a_killed_process_had_half_written_is_removed(tmp_path: Path) -> None:
+    """A journal is written many times a round: each kill -9 meanwhile left a file for ever."""
+    kept = [tmp_path / name for name in ("journal.json", "lock", "notes.tmp", "a.12.tmp.txt")]
+    for path in (*kept, tmp_path / "journal.json.139951576446656.tmp", tmp_path / "tokenizer.json.7.tmp"):
+        path.write_text("{}")
+    with hold_home(tmp_path):
+        assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
 def test_two_processes_on_one_home_are_told_apart(tmp_path: Path) -> None:
     with hold_home(tmp_path), pytest.raises(Fatal, match="another worker uses"), hold_home(tmp_path):
         pass

@@ -98,6 +98,7 @@ def test_another_genesis_refuses_the_first_inner_step(net: Any) -> None:
     ann.rules.create_genesis = lambda: type(other)(theta=1)
     ann.start().join()
     assert isinstance(ann.error, GenesisMismatch)
+    assert f"trainer leave --run {net.run}" in ann.error.next_step
     assert ann.rules.engines == []
 
 

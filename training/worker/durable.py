@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import threading
 from pathlib import Path
 from typing import TextIO
 
 LOG = logging.getLogger("trainer")
+
+_TEMPORARY = re.compile(r"\.\d+\.tmp$")
 
 
 def save_durable(path: Path, data: bytes) -> None:
@@ -25,6 +28,13 @@ def save_durable(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)  # a full disk is no place for half a file
         raise
     sync_folder(path.parent)
+
+
+def remove_half_written(folder: Path) -> None:
+    """Remove what `save_durable` had begun in a folder when its process was killed; nobody else may save there."""
+    for left in folder.glob("*.tmp"):
+        if _TEMPORARY.search(left.name):
+            left.unlink(missing_ok=True)
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -137,11 +137,12 @@ class WorkerStateDamaged(Fatal):
 class GenesisMismatch(Fatal):
     """The state we would start from is not the one on the chain."""
 
-    def __init__(self, expected: bytes, got: bytes) -> None:
+    def __init__(self, run: int, expected: bytes, got: bytes) -> None:
         """Keep both roots."""
         super().__init__(
             f"genesis root {got.hex()}, the chain's is {expected.hex()}: no inner step was made",
-            next_step="use the same version of the software as the run's owner",
+            next_step="use the same version of the software as the run's owner; until then don't let the others wait: "
+            f"trainer leave --run {run}",
         )
 
 

@@ -31,7 +31,7 @@ from training.core.recipe_text import compute_recipe_digest, parse_recipe
 from training.group.shape import GroupConfig
 from training.memory import describe_short_disk, plan_needs
 from training.worker.asking import RETRY_SECONDS, Answer, Interrupted, ask_patiently
-from training.worker.durable import save_durable
+from training.worker.durable import remove_half_written, save_durable
 from training.worker.duties import CLIENT_NAME
 from training.worker.engine_rules import EngineRules
 from training.worker.errors import (
@@ -287,6 +287,7 @@ def hold_home(home: Path) -> Iterator[None]:
                 f"another worker uses {home}", next_step="stop it first, or give this worker its own --home and key"
             ) from error
         check_usable(home)
+        remove_half_written(home)
         yield
 
 

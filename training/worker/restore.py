@@ -75,7 +75,7 @@ def restore_genesis(
             chain=chain, payloads=payloads, rules=rules, trace=trace, run=run.run, version=0, stop=stop
         )
     if state.root() != run.genesis_root:
-        raise GenesisMismatch(run.genesis_root, state.root())
+        raise GenesisMismatch(run.run, run.genesis_root, state.root())
     return state
 
 
