@@ -153,6 +153,11 @@ def leave(
     before = client.training.member(run, sender.address)
     where = "" if chain == DEFAULT_CHAINS else "".join(f" --chain {url}" for url in chain)
     again = f"trainer leave --run {run} --key-file {key_file}{where}"
+    if before.state is MemberState.NONE:
+        raise Fatal(
+            f"{sender.address} has never been a member of run {run}: there is nothing to leave",
+            next_step="give the --key-file of a member",
+        )
     if withdraw and before.state not in (MemberState.NONE, MemberState.LEFT):
         raise Fatal(
             f"{sender.address} is {before.state.name} in run {run}, expected LEFT: its bond is held until it has left",
