@@ -86,7 +86,10 @@ def up(
     advertise: Annotated[
         str | None, typer.Option(help="By which address other machines reach this one. As last time, if not given.")
     ] = None,
-    rpc_port: Annotated[int, typer.Option(help="JSON-RPC and the page; the next free one if busy.")] = RPC_PORT,
+    rpc_port: Annotated[
+        int | None,
+        typer.Option(help=f"JSON-RPC and the page; the next free one if busy. As last time, at first {RPC_PORT}."),
+    ] = None,
     capacity: Annotated[str, typer.Option(help="What each storage node offers.")] = "2GB",
     reset: Annotated[bool, typer.Option("--reset", help="Forget the chain of last time.")] = False,
     restarts: Annotated[
@@ -98,14 +101,15 @@ def up(
     """Bring a devnet up; in the foreground until Ctrl-C unless --detach."""
     if not reset:
         host, advertise, said = recall_address(home, host, advertise)
-        if said:
-            print(said, file=sys.stderr if as_json else sys.stdout, flush=True)
+        rpc_port, said_port = recall_port(home, rpc_port)
+        for line in filter(None, (said, said_port)):
+            print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
     try:
         config = DevnetConfig(
             home=home.resolve(),
             host=LOOPBACK if host is None else host,
             advertise=advertise or "",
-            rpc_port=rpc_port,
+            rpc_port=RPC_PORT if rpc_port is None else rpc_port,
             num_validators=validators,
             num_storage=storage,
             capacity=capacity,
@@ -132,6 +136,20 @@ def recall_address(home: Path, host: str | None, advertise: str | None) -> tuple
     known_as = f", to others {advertise}" if advertise else ""
     said = f"listening on {host}{known_as}, as last time; only on this machine: --host {LOOPBACK}"
     return host, advertise, "" if is_told else said
+
+
+def recall_port(home: Path, rpc_port: int | None) -> tuple[int | None, str]:
+    """Return where JSON-RPC listens, where it did last time if not given, and a line that says so.
+
+    It is the port that was had, not the one wished for: what people wrote down goes on to work.
+    """
+    try:
+        last = load_record(home).rpc_port
+    except LocalnetError:
+        return rpc_port, ""
+    if rpc_port is not None or last in (0, RPC_PORT):
+        return rpc_port, ""
+    return last, f"JSON-RPC on port {last}, as last time; the usual one: --rpc-port {RPC_PORT}"
 
 
 @app.command()
@@ -389,11 +407,15 @@ def print_status(facts: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     still = ", BUT ITS CHAIN STANDS STILL" if facts["stands_still"] else ""
     console.print(f"devnet in {facts['home']}: {facts['phase']}{still}", markup=False)
-    console.print(table)
-    console.print(
-        f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}",
-        markup=False,
+    is_anything_up = (
+        facts["is_up"] or facts["phase"] == "stopping" or any(one["is_alive"] for one in facts["processes"])
     )
+    if is_anything_up:
+        console.print(table)
+        console.print(
+            f"JSON-RPC {' '.join(facts['rpc_urls'])}  block {facts['height'] or '-'}  chain {facts['chain_id']}",
+            markup=False,
+        )
     if facts["why"]:
         console.print(show_lines(facts["why"].replace(SEPARATOR, "\nnext: ")), markup=False)
     down = [one["name"] for one in facts["processes"] if not one["is_alive"]]
@@ -406,6 +428,8 @@ def print_status(facts: dict[str, Any]) -> None:
         )
     elif facts["phase"] == "dead":
         console.print("its supervisor was killed; next: localnet up goes on with its chain", markup=False)
+    elif not is_anything_up and SEPARATOR not in facts["why"]:
+        console.print(f"nothing is up; next: localnet up{home_option(facts['home'])}", markup=False)
 
 
 def print_ready(record: DevnetRecord, wished_port: int) -> None:

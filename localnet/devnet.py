@@ -156,6 +156,7 @@ class Devnet:
             faucet_key=str(self.home / "faucet.key"),
             host=config.host,
             advertise=config.advertise,
+            rpc_port=config.rpc_port,
         )
 
     def start(self) -> DevnetRecord:
@@ -364,7 +365,8 @@ class Devnet:
         self._say(
             f"chain {self.record.chain_id}: starting {_count(len(homes), 'validator')}, JSON-RPC at {', '.join(urls)}"
         )
-        self._update(rpc_urls=urls, public_urls=tuple(f"http://{self.config.public_host}:{port}" for port in ports))
+        public = tuple(f"http://{self.config.public_host}:{port}" for port in ports)
+        self._update(rpc_urls=urls, public_urls=public, rpc_port=ports[0])
         self._note_processes()
         # One client a URL: each must be ours, not just one of them.
         clients = {url: ChainClient([url], timeout_seconds=2.0) for url in urls}

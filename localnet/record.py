@@ -72,6 +72,8 @@ class DevnetRecord:
     """Address it listens on; empty in a record of before this was kept."""
     advertise: str = ""
     """By which address other machines reach it; empty: the listen address."""
+    rpc_port: int = 0
+    """Port of the first validator's JSON-RPC, or the one wished for before it is chosen; 0: was not kept."""
 
     @property
     def rpc_url(self) -> str:
@@ -124,6 +126,7 @@ def load_record(home: Path) -> DevnetRecord:
             why=raw["why"],
             host=raw.get("host", ""),
             advertise=raw.get("advertise", ""),
+            rpc_port=raw.get("rpc_port", 0),
         )
     except FileNotFoundError as error:
         raise DevnetNotUp(str(home), home_option(home)) from error

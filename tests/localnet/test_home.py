@@ -241,3 +241,45 @@ def test_up_without_options_takes_the_host_of_last_time(
         ("127.0.0.1", ""),
         ("127.0.0.1", ""),
     ]
+
+
+def test_up_without_options_takes_the_port_of_last_time(
+    record: DevnetRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was had; an option wins, and --reset forgets it."""
+    save_record(replace(record, phase=Phase.STOPPED, rpc_port=18_545))
+    started: list[DevnetConfig] = []
+    monkeypatch.setattr(cli, "up_foreground", lambda config, **_: started.append(config) or 0)
+    said = []
+    for more in ((), ("--host", "127.0.0.2"), ("--rpc-port", "18600"), ("--reset",)):
+        done = CliRunner().invoke(cli.app, ["up", "--home", str(tmp_path), *more])
+        assert done.exit_code == 0, done.output
+        said.append("JSON-RPC on port 18545, as last time; the usual one: --rpc-port 8545" in done.output)
+    assert [config.rpc_port for config in started] == [18_545, 18_545, 18_600, 8545]
+    assert said == [True, True, False, False]
+
+
+def test_a_record_of_before_ports_were_kept_has_none(record: DevnetRecord, tmp_path: Path) -> None:
+    save_record(record)
+    path = tmp_path / "devnet.json"
+    old = json.loads(path.read_text())
+    del old["rpc_port"]
+    path.write_text(json.dumps(old))
+    assert cli.recall_port(tmp_path, None) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("why", "said"), [("", "nothing is up; next: localnet up --home"), ("no room; next: free some", "next: free some")]
+)
+def test_status_of_what_is_down_says_what_brings_it_up(
+    record: DevnetRecord, tmp_path: Path, why: str, said: str
+) -> None:
+    phase = Phase.FAILED if why else Phase.STOPPED
+    save_record(replace(record, phase=phase, processes=(), why=why))
+    done = CliRunner().invoke(cli.app, ["status", "--home", str(tmp_path)])
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "process" not in done.output
+    assert "block" not in done.output, "there is no chain to have one"
+    as_json = CliRunner().invoke(cli.app, ["status", "--home", str(tmp_path), "--json"])
+    assert (as_json.exit_code, json.loads(as_json.stdout)["is_up"]) == (1, False)
