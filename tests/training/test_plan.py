@@ -109,11 +109,11 @@ def test_invalid_cluster(changes: dict[str, float]) -> None:
     [
         ("1Gbps", 1e9),
         ("100 Mbit/s", 1e8),
-        ("2.5e8", 2.5e8),
+        ("2.5e8bps", 2.5e8),
         ("10mbps", 1e7),
-        ("64k", 64e3),
+        ("64kbits", 64e3),
         (".5 Gbit", 5e8),
-        ("1.", 1.0),
+        ("1. bit/s", 1.0),
     ],
 )
 def test_bandwidth(text: str, bits: float) -> None:
@@ -201,10 +201,20 @@ def test_invalid_count_of_any_length_is_refused_in_words(option: str, number: in
     assert said in str(refused)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "1 GB/s", "-1Gbps", "1.2.3Gbps", ".", "1e5e5", "nan", "inf"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "1 GB/s", "-1Gbps", "1.2.3Gbps", ".", "1e5e5", "nan", "inf", "100", "2.5e8", "64k", "1.", "bps"],
+)
 def test_invalid_bandwidth(text: str) -> None:
-    with pytest.raises(PlanError, match="1Gbps"):
+    """Without a unit too: 100 was taken for 100 bits a second."""
+    with pytest.raises(PlanError, match=r"--bandwidth is .*expected a number with its unit, such as 1Gbps or 100Mbps"):
         parse_bandwidth(text)
+
+
+@pytest.mark.parametrize("text", ["-5", "-1.3B", "-.5", "0", "2000T"])
+def test_parameters_out_of_bounds_are_told_the_bounds(text: str) -> None:
+    with pytest.raises(PlanError, match=rf"--params is {text}, expected 1 to 1e\+15, such as"):
+        parse_params(text)
 
 
 def test_parameters_of_a_shape_are_those_of_the_model() -> None:

@@ -27,9 +27,9 @@ from training.core.throughput import (
 if TYPE_CHECKING:
     from training.group.shape import GroupConfig
 
-_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
-_SIZES = _UNITS | {"b": 1e9}
+_SIZES = _PREFIXES | {"b": 1e9}
 """As sizes of models are written, `trainer recipe`'s too."""
 
 _SHOWN_DIGITS = 30
@@ -326,7 +326,9 @@ def check_count(option: str, count: int, least: int, most: int) -> None:
 
 def parse_params(text: str) -> float:
     """Read parameters: '1.3B', '125M', '1.3e9'. Raises `PlanError`."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)([kmgtb]?)\s*", text, re.ASCII | re.IGNORECASE)
+    match = re.fullmatch(
+        r"\s*(-?[0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|-?[0-9]+\.)([kmgtb]?)\s*", text, re.ASCII | re.IGNORECASE
+    )
     if match is None:
         raise PlanError("--params", text, "a number such as 1.3B, 125M or 1.3e9")
     count = float(match[1]) * _SIZES[match[2].lower()]
@@ -336,10 +338,10 @@ def parse_params(text: str) -> float:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Read bits a second: '1Gbps', '100 Mbit/s', '2.5e8'. Raises `PlanError`."""
+    """Read bits a second: '1Gbps', '100 Mbit/s', '2.5e8 bps'. Raises `PlanError`, also without a unit."""
     match = re.fullmatch(
-        r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kmgt]?)(?:bps|bits?|bits?/s)?\s*", text.lower()
+        r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?|[0-9]+\.)\s*([kmgt]?)(?:bps|bits?|bits?/s)\s*", text.lower()
     )
     if match is None:
-        raise PlanError("--bandwidth", text, "such as 1Gbps, 100Mbps or 2.5e8")
-    return float(match[1]) * _UNITS[match[2]]
+        raise PlanError("--bandwidth", text, "a number with its unit, such as 1Gbps or 100Mbps")
+    return float(match[1]) * _PREFIXES[match[2]]
