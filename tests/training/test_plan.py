@@ -31,7 +31,7 @@ from training.core.sizing import (
     compute_scale,
     count_parameters,
 )
-from training.core.throughput import Cluster, OuterLoop, compute_least_compression, compute_speeds
+from training.core.throughput import ASSUMED_GPU_FLOPS, Cluster, OuterLoop, compute_least_compression, compute_speeds
 from training.group.shape import GroupConfig
 from training.inner import Precision
 from training.memory import Needs
@@ -156,7 +156,10 @@ def test_command_refuses_absurd_figures(options: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--params", "1"], "--tokens-per-step (not given: from --params 1 and --workers 20) is 3.6303e+15, expected"),
+        (
+            ["--params", "1e15", "--workers", "2"],
+            "--tokens-per-step (not given: from --params 1e+15 and --workers 2) is 0.36303, expected",
+        ),
         (["--params", "1", "--workers", "1000000"], "--tokens-per-second (not given: from --params 1 and --workers"),
         (
             ["--tokens-per-second", "1e15"],
@@ -404,20 +407,39 @@ def test_speed_that_nobody_gave_is_scaled_and_said_to_be_assumed() -> None:
 
     def plan(*options: str) -> tuple[dict[str, float], str]:
         command = ["plan", "--params", "1.3e9", "--workers", "4", "--bandwidth", "100Mbps", *options]
-        return json.loads(CliRunner().invoke(app, [*command, "--json"]).output), CliRunner().invoke(app, command).output
+        text = " ".join(CliRunner().invoke(app, command).output.split())
+        return json.loads(CliRunner().invoke(app, [*command, "--json"]).output), text
 
     figures, text = plan()
     assert figures["tokens_per_second"] == pytest.approx(3713 * 107 / 1.3 / 5)
-    assert figures["step_seconds"] == pytest.approx(33_928 / 3713)
+    assert figures["tokens_per_step"] == 4 * 256 * 2048, "the batches of recipe 1.3B"
+    assert figures["step_seconds"] == pytest.approx(6 * 1.3e9 * 256 * 2048 / (8 * ASSUMED_GPU_FLOPS))
     assert figures["is_compute_assumed"]
     assert "ASSUMED" in text
+    assert "15 TFLOP/s" in text
+    assert "524,288 tokens a worker, the batch of recipe 1.3B" in text
     assert "give --tokens-per-second and --tokens-per-step" in text
     figures, text = plan("--tokens-per-second", "1000")
-    assert figures["step_seconds"] == pytest.approx(33_928 / 3713)
+    assert figures["step_seconds"] == pytest.approx(4 * 256 * 2048 / 1000)
     assert "give --tokens-per-step" in text
     figures, text = plan("--tokens-per-second", "1000", "--tokens-per-step", "500", "--compression", "4.4")
     assert (figures["step_seconds"], figures["is_compute_assumed"], figures["compression"]) == (0.5, False, 4.4)
     assert "ASSUMED" not in text
+
+
+def test_an_assumed_step_grows_with_the_model() -> None:
+    """Not DiLoCoX's 9.1 s at every size, under which any link hides a small model's exchange; that is its 107B's."""
+
+    def step_seconds(size: str, *options: str) -> float:
+        command = ["plan", "--params", size, "--workers", "2", *options, "--json"]
+        return float(json.loads(CliRunner().invoke(app, command).output)["step_seconds"])
+
+    seconds = [step_seconds(size) for size in ("10M", "125M", "1.3B")]
+    assert seconds[0] < 0.02 < seconds[1] < 1 < seconds[2]
+    assert step_seconds("107B") == pytest.approx(33_928 / 3713)
+    assert step_seconds("125M", "--tokens-per-second", "2000", "--tokens-per-step", "1000") == 0.5
+    text = CliRunner().invoke(app, ["plan", "--params", "125M", "--workers", "2", "--bandwidth", "1Mbps"]).output
+    assert "this one is hidden, a bf16 exchange is not" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from training.commands.options import JsonOption, MicroBatchesOption
 from training.commands.output import STDOUT, format_bytes, print_json, print_pairs, print_table
 from training.core.errors import PlanError
 from training.core.throughput import (
+    ASSUMED_GPU_FLOPS,
     MAX_FIGURE,
     MAX_LOCAL_STEPS,
     MAX_WORKERS,
+    PUBLISHED_GPUS,
     PUBLISHED_TOKENS_PER_SECOND,
     PUBLISHED_TOKENS_PER_STEP,
     Cluster,
@@ -62,7 +64,7 @@ def plan(
         typer.Option(help="Of all workers, computing only; default: DiLoCoX's 8 GPUs a worker, scaled by parameters."),
     ] = None,
     tokens_per_step: Annotated[
-        float | None, typer.Option(help="Of all workers, in one inner step; default: what its 9.1 s take.")
+        float | None, typer.Option(help="Of all workers, in one inner step; default: the nearest recipe's batches.")
     ] = None,
     goodput: Annotated[float, typer.Option(help="Share of the bandwidth that a flow gets.")] = 1.0,
     codec_seconds: Annotated[float, typer.Option(help="Compress, sum and apply, each exchange.")] = 0.0,
@@ -90,7 +92,8 @@ def plan(
         raise PlanError("--precision", precision, "bf16 or fp32")
     bandwidth_bits = parse_bandwidth(bandwidth)
     is_assumed = tokens_per_second is None or tokens_per_step is None
-    speed, batch = assume_compute(num_parameters, workers, tokens_per_second, tokens_per_step)
+    nearest, batch_tokens = guess_batch(num_parameters)
+    speed, batch = assume_compute(num_parameters, workers, tokens_per_second, tokens_per_step, batch_tokens)
     check_assumed(
         speed,
         batch,
@@ -142,8 +145,12 @@ def plan(
         f"Link and step: {num_parameters:.4g} parameters, {workers} workers, {bandwidth}",
         [
             ("computing alone", f"{speed:,.0f} tokens/s of all workers, {batch:,.0f} tokens a step"),
-            *([("  ASSUMED", describe_assumption(tokens_per_second, tokens_per_step))] if is_assumed else []),
-            ("one inner step", f"{cluster.step_seconds:,.2f} s"),
+            *(
+                [("  ASSUMED", describe_assumption(tokens_per_second, tokens_per_step, nearest, batch_tokens))]
+                if is_assumed
+                else []
+            ),
+            ("one inner step", f"{cluster.step_seconds:,.{2 if cluster.step_seconds >= 1 else 4}f} s"),
             ("one whole bf16 exchange", f"{cluster.exchange_seconds:,.1f} s, R = {cluster.ratio:,.0f} steps"),
             ("compression", f"rho {rho:,.1f}"),
             (
@@ -260,7 +267,19 @@ def describe_shape(stages: int, shards: int, micro_batches: int) -> str:
     return f"{shards} shards" if shards > 1 else f"one process{parts}"
 
 
-def describe_assumption(tokens_per_second: float | None, tokens_per_step: float | None) -> str:
+def guess_batch(num_parameters: float) -> tuple[str, int | None]:
+    """Return the recipe of the nearest size and the tokens that its worker takes in a step; None far above all."""
+    from training.core.sizing import WIDEST_FROM, guess_shape
+    from training.recipes.shapes import create_recipe
+
+    nearest, _ = guess_shape(num_parameters)
+    recipe = create_recipe(nearest)
+    return nearest, None if num_parameters > WIDEST_FROM else recipe.inner.batch_size * recipe.model.context
+
+
+def describe_assumption(
+    tokens_per_second: float | None, tokens_per_step: float | None, nearest: str, batch_tokens: int | None
+) -> str:
     """Say what stands in for the speed that nobody measured, and which options replace it."""
     missing = [
         name
@@ -270,11 +289,14 @@ def describe_assumption(tokens_per_second: float | None, tokens_per_step: float 
     parts = []
     if tokens_per_second is None:
         parts.append(
-            f"8 GPUs a worker as in DiLoCoX ({PUBLISHED_TOKENS_PER_SECOND:,.0f} tokens/s of 107B with 20 workers), "
-            "scaled by parameters and workers"
+            f"{PUBLISHED_GPUS} GPUs a worker that sustain {ASSUMED_GPU_FLOPS / 1e12:.0f} TFLOP/s each, as in DiLoCoX "
+            f"({PUBLISHED_TOKENS_PER_SECOND:,.0f} tokens/s of 107B with 20 workers), at 6 operations a parameter and "
+            "token"
         )
-    if tokens_per_step is None:
-        parts.append(f"a step of its {PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND:.1f} s")
+    if tokens_per_step is None and batch_tokens is not None:
+        parts.append(f"a step of {batch_tokens:,} tokens a worker, the batch of recipe {nearest}")
+    elif tokens_per_step is None:
+        parts.append(f"a step of DiLoCoX's {PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND:.1f} s")
     return f"{', and '.join(parts)}; measure yours and give {' and '.join(missing)}"
 
 

@@ -46,8 +46,8 @@ SHAPES: dict[str, ModelRecipe] = {
 _WIDEST = ModelRecipe(width=8192, num_layers=80, num_heads=64, hidden=22016, context=4096)
 """Of models that are guessed at, from..."""
 
-_WIDEST_FROM = 30e9
-"""...so many parameters on."""
+WIDEST_FROM = 30e9
+"""...so many parameters on: far above the largest recipe."""
 
 _MOST_LAYERS = 256
 """Of a guess: beyond it bytes are scaled."""
@@ -67,7 +67,7 @@ def guess_shape(num_parameters: float) -> tuple[str, ModelRecipe]:
     ('7B', 35, 107)
     """
     name = min(SHAPES, key=lambda each: abs(log(count_parameters(SHAPES[each]) / num_parameters)))
-    model = _WIDEST if num_parameters > _WIDEST_FROM else SHAPES[name]
+    model = _WIDEST if num_parameters > WIDEST_FROM else SHAPES[name]
     block = count_parameters(replace(model, num_layers=2)) - count_parameters(replace(model, num_layers=1))
     around = count_parameters(model) - model.num_layers * block
     num_layers = round((num_parameters - around) / block)

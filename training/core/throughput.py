@@ -42,10 +42,17 @@ MAX_SECONDS = 1e9
 
 PUBLISHED_PARAMETERS = 107e9
 PUBLISHED_WORKERS = 20
+PUBLISHED_GPUS = 8
+"""Of a worker."""
 PUBLISHED_TOKENS_PER_SECOND = 3713.0
 """Of all 20 workers, 8 GPUs each, computing only (DiLoCoX, table of throughput)."""
 PUBLISHED_TOKENS_PER_STEP = 33_928.0
 """Of all 20 workers: fitted, so that R is the published 356."""
+
+ASSUMED_GPU_FLOPS = (
+    6 * PUBLISHED_PARAMETERS * PUBLISHED_TOKENS_PER_SECOND / (PUBLISHED_WORKERS * PUBLISHED_GPUS)  # 1.5e13
+)
+"""Operations a second that one of its GPUs sustained, at 6 a parameter and token: 15 TFLOP/s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +183,19 @@ def compute_speeds(cluster: Cluster, loop: OuterLoop) -> list[Speed]:
 
 
 def assume_compute(
-    num_parameters: float, num_workers: int, tokens_per_second: float | None, tokens_per_step: float | None
+    num_parameters: float,
+    num_workers: int,
+    tokens_per_second: float | None,
+    tokens_per_step: float | None,
+    batch_tokens: int | None,
 ) -> tuple[float, float]:
-    """Return (tokens a second, tokens a step) of all workers; what isn't given is scaled from DiLoCoX's cluster.
+    """Return (tokens a second, tokens a step) of all workers; what isn't given is assumed.
 
-    A token takes work in proportion to the parameters, so as many operations a second a worker are P_0 / P times as
-    many tokens; and a step takes as long as there, its batch grown by as much.  At 107B and 20 workers: the published.
+    A token takes work in proportion to the parameters, so as many operations a second a worker as in DiLoCoX's cluster
+    are P_0 / P times as many tokens.  A worker's step takes ``batch_tokens``, those of a recipe; None: as long as
+    there, its batch grown by as much.  At 107B and 20 workers: the published.
 
-    >>> assume_compute(107e9, 20, None, None)
+    >>> assume_compute(107e9, 20, None, None, None)
     (3713.0, 33928.0)
     """
     _check("--params", num_parameters, 1, MAX_FIGURE)
@@ -192,6 +204,8 @@ def assume_compute(
     speed = PUBLISHED_TOKENS_PER_SECOND * scale if tokens_per_second is None else tokens_per_second
     if tokens_per_step is not None:
         return speed, tokens_per_step
+    if batch_tokens is not None:
+        return speed, float(num_workers * batch_tokens)
     if tokens_per_second is None:
         return speed, PUBLISHED_TOKENS_PER_STEP * scale
     return speed, tokens_per_second * PUBLISHED_TOKENS_PER_STEP / PUBLISHED_TOKENS_PER_SECOND
