@@ -362,6 +362,35 @@ def test_memory_is_shared_by_stages_and_shards() -> None:
     assert fewer == pytest.approx(0.8 * 16 * whole["parameters"], rel=1e-6), "all of it is under way, not a fifth"
 
 
+@pytest.mark.parametrize(("name", "fewest"), [("0.4M", 1), ("10M", 1), ("125M", 2), ("1.3B", 64), ("7B", None)])
+def test_the_fewest_micro_batches_that_fit_a_gpu_are_told(name: str, fewest: int | None) -> None:
+    """One fewer by half doesn't fit; 7B has 124 GB before any activation."""
+
+    def measure(count: int) -> float:
+        found = _plan_memory("--micro-batches", str(count))[name]
+        return float(found["device_bytes"] + found["activation_bytes"])
+
+    assert _plan_memory()[name]["fitting_micro_batches"] == fewest
+    if fewest is None:
+        assert measure(512) > 80e9
+    elif fewest > 1:
+        assert measure(fewest) <= 80e9 < measure(fewest // 2)
+
+
+def test_activations_are_said_to_be_of_a_whole_batch() -> None:
+    def plan(*options: str) -> str:
+        return " ".join(
+            CliRunner().invoke(app, ["plan", "--params", "125M", "--workers", "2", *options]).output.split()
+        )
+
+    said = plan()
+    assert "Activations are those of a whole batch at once; `trainer join --micro-batches` divides them" in said
+    assert "micro-batches for 80 GB" in said
+    assert "of a batch in 8 micro-batches" in plan("--micro-batches", "8")
+    assert "divides them" not in plan("--shards", "8"), "not with shards"
+    assert "as many micro-batches as keep the stages busy" in plan("--stages", "2")
+
+
 def test_memory_of_a_size_that_nobody_named_is_scaled() -> None:
     memory = _plan_memory("--params", "7B")
     assert memory["this"]["device_bytes"] == pytest.approx(7e9 * 18)

@@ -27,12 +27,16 @@ from training.core.throughput import (
 )
 
 if TYPE_CHECKING:
+    from training.core.recipe import Recipe
     from training.group.shape import GroupConfig
 
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 _SIZES = _PREFIXES | {"b": 1e9}
 """As sizes of models are written, `trainer recipe`'s too."""
+
+SHOWN_GPU_BYTES = 80e9
+"""The GPU for which micro-batches are counted: the common size of those for training."""
 
 _SHOWN_DIGITS = 30
 """Of a count that is refused."""
@@ -170,8 +174,15 @@ def plan(
     )
     print_table(
         f"Memory of a worker of {describe_shape(stages, shards, micro_batches)}, {precision}, F {fragments}, "
-        "as `trainer join` counts it",
-        ("model", "parameters", "a GPU", "its activations, about", "the host"),
+        f"as `trainer join` counts it. Activations are those of {describe_batch(group)}.",
+        (
+            "model",
+            "parameters",
+            "a GPU",
+            "its activations, about",
+            f"micro-batches for {SHOWN_GPU_BYTES / 1e9:.0f} GB",
+            "the host",
+        ),
         [
             (
                 name,
@@ -180,10 +191,11 @@ def plan(
                     (
                         format_bytes(each.device_bytes),
                         format_bytes(each.activation_bytes),
+                        str(each.fitting_micro_batches or "none"),
                         format_bytes(each.host_bytes),
                     )
                     if not each.refusal
-                    else (each.refusal, "", "")
+                    else (each.refusal, "", "", "")
                 ),
             )
             for name, each in memory.items()
@@ -219,6 +231,8 @@ class Memory:
     """Weights, gradients and moments on the GPU that has most of them."""
     activation_bytes: float = 0.0
     """Beside them, about."""
+    fitting_micro_batches: int | None = None
+    """Fewest micro-batches, a power of two, with which both fit a GPU of `SHOWN_GPU_BYTES`; 1: undivided."""
     host_bytes: float = 0.0
     """What the outer loop keeps, of all the worker's processes."""
     refusal: str = ""
@@ -249,14 +263,51 @@ def compute_memory(name: str, num_parameters: float | None, group: GroupConfig, 
         check_shape(recipe, group)
     except TrainingError as error:
         return Memory(parameters=int(wanted), refusal=str(error).partition("; next")[0])
-    needs = plan_needs(recipe, group, [f"cuda:{index}" for index in range(group.num_processes)])
+    needs = plan_needs(recipe, group, list_devices(group))
     scale = wanted / counted
     return Memory(
         parameters=int(wanted),
         device_bytes=scale * needs.device_bytes,
         activation_bytes=scale * needs.activation_bytes,
+        fitting_micro_batches=find_fitting(recipe, group, SHOWN_GPU_BYTES / scale),
         host_bytes=scale * needs.outer_bytes,
     )
+
+
+def find_fitting(recipe: Recipe, group: GroupConfig, gpu_bytes: float) -> int | None:
+    """Return the fewest micro-batches, a power of two, with which no process takes more than ``gpu_bytes``.
+
+    1 is the batch undivided; shards have no other.  None: no number does.
+    """
+    from training.memory import plan_needs
+
+    most = 1 if group.num_shards > 1 else recipe.inner.batch_size
+    for count in (1 << power for power in range(most.bit_length())):
+        if recipe.inner.batch_size % count:
+            return None
+        divided = replace(group, num_micro_batches=0 if count == 1 and group.num_stages == 1 else count)
+        needs = plan_needs(recipe, divided, list_devices(group))
+        if max(process.inner_bytes + process.activation_bytes for process in needs.processes) <= gpu_bytes:
+            return count
+    return None
+
+
+def list_devices(group: GroupConfig) -> list[str]:
+    """Return a GPU for each process of a worker."""
+    return [f"cuda:{index}" for index in range(group.num_processes)]
+
+
+def describe_batch(group: GroupConfig) -> str:
+    """Say how much of a batch is computed at once, and what divides it."""
+    if group.num_shards > 1:
+        return "a shard's part of a batch at once"
+    if group.num_micro_batches:
+        part = f"a batch in {group.num_micro_batches} micro-batches"
+    elif group.num_stages > 1:
+        part = "a batch in as many micro-batches as keep the stages busy"
+    else:
+        part = "a whole batch at once"
+    return f"{part}; `trainer join --micro-batches` divides them"
 
 
 def describe_shape(stages: int, shards: int, micro_batches: int) -> str:
