@@ -32,6 +32,9 @@ RAMP = OuterRecipe()
 AHEAD = MUON_OUTER
 """mu 0 -> 0.9, eta 1.3 -> 0.8: with Muon best for ours, and no worse for synchronous DiLoCo (SPEC)."""
 
+FURTHER = OuterRecipe(rate_start_q15=55377, rate_end_q15=34078)
+"""mu 0 -> 0.9, eta 1.69 -> 1.04: better for ours with eight workers, and worse for synchronous DiLoCo (SPEC)."""
+
 PLAIN = OuterRecipe(momentum_start_q15=0, momentum_end_q15=0, rate_start_q15=Q15_ONE, rate_end_q15=Q15_ONE)
 """mu 0, eta 1: best for one round late, for eager and for SparseLoCo (TRAINING, and its paper)."""
 
@@ -98,6 +101,8 @@ class Scenario:
     """Left out of the quick run."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """By method, where another rate than its own is better here."""
+    outers: Mapping[str, OuterRecipe] = field(default_factory=dict)
+    """By method, where another outer schedule than its own is better here."""
 
     def describe(self) -> str:
         """Return what a reader needs to repeat it."""
@@ -128,6 +133,7 @@ def make_common(scenario: Scenario, seed: int) -> Recipe:
 def make_recipe(method: Method, scenario: Scenario, seed: int, rate_scale: float = 1.0) -> Recipe:
     """Return what a method trains in a scenario; rates fall as 1/sqrt(width) from the smallest model's."""
     recipe = method.recipe(make_common(scenario, seed))
+    recipe = replace(recipe, outer=scenario.outers.get(method.name, recipe.outer))
     best = scenario.rates.get(method.name, method.learning_rate)
     rate = round(best * rate_scale * (SMALL.width / scenario.model.width) ** 0.5, 6)
     return replace(recipe, inner=replace(recipe.inner, optimizer=method.optimizer, learning_rate=rate))
@@ -232,7 +238,7 @@ SCENARIOS = {
         ),
         Scenario(name="h50", methods=_MATRIX, local_steps=50, is_full_only=True),
         Scenario(name="d2", methods=_MATRIX, num_workers=2, is_full_only=True, rates={"diloco_muon": 0.008}),
-        Scenario(name="d8", methods=_MATRIX, num_workers=8, is_full_only=True),
+        Scenario(name="d8", methods=_MATRIX, num_workers=8, is_full_only=True, outers={"default": FURTHER}),
         Scenario(name="0.4M", methods=_MAIN, model=MIDDLE, is_full_only=True),
         Scenario(name="3M", methods=_MAIN, model=LARGE, num_steps=400, num_seeds=1, is_full_only=True),
     )

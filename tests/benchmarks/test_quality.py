@@ -44,6 +44,15 @@ def test_a_scenario_s_own_rate_is_the_one_that_is_trained() -> None:
     assert replace(task, rate_scale=2).make_recipe().inner.learning_rate == 2 * rate
 
 
+def test_a_scenario_s_own_outer_schedule_is_trained_by_that_method_alone() -> None:
+    scenario = next(each for each in SCENARIOS.values() if each.outers)
+    method, outer = next(iter(scenario.outers.items()))
+    own = {name: Task(scenario=scenario.name, method=name, seed=0).make_recipe().outer for name in scenario.methods}
+    elsewhere = {name: Task(scenario="main", method=name, seed=0).make_recipe().outer for name in scenario.methods}
+    assert own == elsewhere | {method: outer}
+    assert own[method] != elsewhere[method]
+
+
 def test_rates_are_said_to_be_best_only_where_they_are() -> None:
     runs: dict[str, Run] = {}
     losses = {"default": {0.5: 1.4, 1: 1.3, 2: 1.5}, "eager": {0.5: 2.1, 1: 2.0, 2: 1.9}}
