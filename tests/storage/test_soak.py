@@ -4,7 +4,7 @@ A node that lies is one whose key and address a liar has taken over (lying_store
 keeps none of it, and answers reads with other bytes, slowly, without end or not at all. At most f nodes are at fault at
 a time: no byte is lost, every read is right; at the end counters equal the disk, and when all leases are over nothing
 is left. ``python tests/storage/test_soak.py --minutes 25`` goes on for as long as asked and prints what it did;
-``pytest -m soak`` does so for half an hour.
+``pytest -m soak`` does so for some ten seconds, and for half an hour.
 """
 
 from __future__ import annotations
@@ -419,6 +419,7 @@ def get_status(node: Any) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.soak
 @pytest.mark.integration
 def test_a_fleet_under_fire_loses_nothing(fleet: Any, lying: Any) -> None:
     soak = Soak(fleet, lying, num_nodes=4, seed=random.randrange(2**32))

@@ -203,6 +203,34 @@ def test_an_unknown_run_is_said_alike_everywhere(
     assert (code, err) == (2, "error: there is no run 99\nnext:  trainer run list\n")
 
 
+def test_join_says_that_there_is_no_such_run_before_it_loads_torch(
+    monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
+    """Torch takes seconds to load, half a minute on a busy machine."""
+
+    class NoRuns:
+        def __init__(self, urls: object, *, timeout_seconds: float) -> None:
+            assert timeout_seconds <= 2, "who doesn't answer holds nothing up"
+            self.training = self
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def run(self, run: int) -> Any:
+            return SimpleNamespace(run=run, state=RunState.NONE)
+
+    monkeypatch.setattr(membership, "ChainClient", NoRuns)
+    monkeypatch.setitem(sys.modules, "training.worker.process", None)  # an import of it fails
+    key = tmp_path / "worker.key"
+    trainer(monkeypatch, capsys, "keys", "new", key)
+    code, _, err = trainer(monkeypatch, capsys, "join", "--run", 99, "--key-file", key)
+    assert code == 2
+    assert err.endswith("error: there is no run 99\nnext:  trainer run list\n")
+
+
 def test_a_bond_whose_block_is_not_known_yet_is_said_in_words() -> None:
     """Who left while a round of its was open was told of block 18446744073709551615, in 9e16 minutes."""
     pace = BlockPace(block_seconds=0.3, num_proposers=1)

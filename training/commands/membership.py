@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.logging import RichHandler
 
 from contracts.bindings.amounts import format_tokens
 from contracts.bindings.client import ChainClient
-from contracts.bindings.errors import UNKNOWN_HEIGHT
+from contracts.bindings.errors import UNKNOWN_HEIGHT, BindingError
 from contracts.bindings.foreign_text import ForeignTextFormatter
 from contracts.bindings.option_needs import check_needs
 from contracts.bindings.sender import Sender
@@ -38,6 +39,9 @@ LOG = logging.getLogger("trainer")
 
 LOOPBACK = "127.0.0.1"
 """Where metrics are served unless told otherwise: only this machine reads them."""
+
+FIRST_LOOK_SECONDS = 2.0
+"""For the first question of all, before torch is loaded."""
 
 
 def join(
@@ -92,6 +96,8 @@ def join(
     _start_logging()
     signals = StopSignals()
     LOG.info("trainer join: run %d at %s; loading torch ...", run, ", ".join(chain))
+    with contextlib.suppress(BindingError), ChainClient(chain, timeout_seconds=FIRST_LOOK_SECONDS) as client:
+        fetch_run(client, run)  # a wrong number is said at once; who doesn't answer is waited for, below
     # What computes takes seconds to load, minutes on a busy machine.
     from training.worker.loop import Patience
     from training.worker.process import JoinConfig, join_and_train
