@@ -164,7 +164,7 @@ def leave(
             f"{sender.address} has never been a member of run {run}: there is nothing to leave",
             next_step="give the --key-file of a member",
         )
-    if withdraw and before.state not in (MemberState.NONE, MemberState.LEFT):
+    if withdraw and before.state is not MemberState.LEFT:
         raise Fatal(
             f"{sender.address} is {before.state.name} in run {run}, expected LEFT: its bond is held until it has left",
             next_step=again,
